@@ -1,0 +1,3 @@
+"""Extract database tables as Dagster assets."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""The extraction engine: plan, read, write, commit, finalize. It imports no Dagster."""
