@@ -1,0 +1,66 @@
+"""The one type decision: what a source column becomes, and how faithful that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+
+class Fidelity(StrEnum):
+    """How much of a source value survives.
+
+    ``exact``: every value, natively. ``compatible``: every value, another but equal native type.
+    ``text``: every value, as the canonical text named in the type table. ``lossy``: declared by an
+    override. ``unsupported``: no honest form exists; planning refuses the column by name.
+    """
+
+    EXACT = "exact"
+    COMPATIBLE = "compatible"
+    TEXT = "text"
+    LOSSY = "lossy"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of an export, decided from the catalog before the first row.
+
+    name: as the source spells it. native_type: the source's name of the type, e.g. ``numeric``.
+    arrow: type in the file (extension types included). select: SQL expression that the read puts in
+    its SELECT list, already quoted. wire: how the kernel decodes the value (source specific code).
+    scale: target scale of a decimal, else 0. nullable: the catalog does not rule NULL out.
+    distinct: distinct values, estimated (None: unknown); the writer chooses encodings with it.
+    """
+
+    name: str
+    native_type: str
+    arrow: pa.DataType
+    select: str
+    wire: int
+    scale: int = 0
+    fidelity: Fidelity = Fidelity.EXACT
+    logical_type: str | None = None
+    text_form: str | None = None
+    nullable: bool = True
+    distinct: float | None = None
+    avg_width: int | None = None
+
+    def field(self) -> pa.Field:
+        """The Arrow field with provenance metadata (T3). NOT NULL is not carried (ADR-0016)."""
+        metadata = {"rivet.native_type": self.native_type, "rivet.fidelity": str(self.fidelity)}
+        if self.logical_type:
+            metadata["rivet.logical_type"] = self.logical_type
+        if self.text_form:
+            metadata["rivet.text_form"] = self.text_form
+        return pa.field(self.name, self.arrow, nullable=True, metadata=metadata)
+
+    def as_json(self) -> dict[str, Any]:
+        """What the state keeps as the accepted schema."""
+        return {"name": self.name, "type": str(self.arrow), "native": self.native_type}
+
+
+def arrow_schema(columns: tuple[Column, ...] | list[Column]) -> pa.Schema:
+    return pa.schema([c.field() for c in columns])
