@@ -1,0 +1,146 @@
+"""The local file system: staged beside the target, fsynced, renamed, folder fsynced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from rivet_dagster.engine import names
+from rivet_dagster.engine.destinations.base import DestinationCapabilities, StoredObject
+from rivet_dagster.engine.errors import EnvironmentFault, IntegrityError, RivetError, TransientError
+
+LOCAL = DestinationCapabilities(
+    kind="local",
+    atomic_publish=True,
+    idempotent_overwrite=True,
+    retry_safe=True,
+    partial_write_risk=False,
+)
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_WRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+
+
+def os_fault(error: OSError, where: Path | str) -> RivetError:
+    """Classify an OSError at the destination by errno, never by text."""
+    if error.errno in _FULL:
+        return EnvironmentFault(f"no space left at {where}", code="RIVET_DEST_FULL")
+    if error.errno in _NOT_WRITABLE:
+        return EnvironmentFault(f"cannot write at {where}: {error.strerror}", code="RIVET_DEST_NOT_WRITABLE")
+    return TransientError(f"destination {where}: {error.strerror or error}", code="RIVET_DEST_UNAVAILABLE")
+
+
+@contextmanager
+def destination_faults(where: Path | str) -> Iterator[None]:
+    """Turn OSErrors of the block into the engine's errors."""
+    try:
+        yield
+    except OSError as error:
+        raise os_fault(error, where) from error
+
+
+def _fsync(path: Path, flags: int = os.O_RDONLY) -> None:
+    fd = os.open(path, flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class LocalStore:
+    """A folder. Readers see a part only after its rename; a crash leaves at most a dot-temp file."""
+
+    capabilities = LOCAL
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def prepare(self) -> None:
+        with destination_faults(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".rivet_probe.{secrets.token_hex(4)}.tmp"
+            probe.write_bytes(b"")
+            probe.unlink()
+
+    def staging_path(self, name: str) -> Path:
+        return self.root / f".{name}.{secrets.token_hex(4)}.tmp"
+
+    def publish(self, staged: Path, name: str) -> None:
+        with destination_faults(self.root / name):
+            _fsync(staged)
+            os.rename(staged, self.root / name)
+            _fsync(self.root)
+
+    def discard(self, staged: Path) -> None:
+        with suppress(OSError):
+            staged.unlink()
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        staged = self.staging_path(name)
+        with destination_faults(self.root / name):
+            try:
+                staged.write_bytes(data)
+            except OSError:
+                self.discard(staged)
+                raise
+        self.publish(staged, name)
+
+    def read_bytes(self, name: str, limit: int) -> bytes | None:
+        try:
+            with (self.root / name).open("rb") as file:
+                data = file.read(limit + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise os_fault(error, self.root / name) from error
+        if len(data) > limit:
+            raise IntegrityError(f"{name} is larger than {limit} bytes", code="RIVET_VALIDATE_FAILED")
+        return data
+
+    def open_input(self, name: str) -> BinaryIO:
+        with destination_faults(self.root / name):
+            return (self.root / name).open("rb")
+
+    def size(self, name: str) -> int | None:
+        try:
+            return (self.root / name).stat().st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise os_fault(error, self.root / name) from error
+
+    def list(self) -> Iterator[StoredObject]:
+        if not self.root.is_dir():
+            return
+        with destination_faults(self.root):
+            for folder, folders, files in os.walk(self.root):
+                base = Path(folder)
+                if base == self.root and names.QUARANTINE in folders:
+                    folders.remove(names.QUARANTINE)
+                folders.sort()
+                for file in sorted(files):
+                    path = base / file
+                    with suppress(FileNotFoundError):
+                        yield StoredObject(path.relative_to(self.root).as_posix(), path.stat().st_size)
+
+    def move(self, name: str, target: str) -> None:
+        with destination_faults(self.root / target):
+            (self.root / target).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self.root / name, self.root / target)
+
+    def delete(self, name: str) -> None:
+        with destination_faults(self.root / name):
+            (self.root / name).unlink(missing_ok=True)
+            if self.root.is_dir():
+                _fsync(self.root)
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def uri(self, name: str = "") -> str:
+        return (self.root / name).absolute().as_uri() if name else self.root.absolute().as_uri()

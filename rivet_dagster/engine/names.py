@@ -1,0 +1,67 @@
+"""Names: run ids, part files, path tokens. One place, because a name is a promise to a reader."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+MANIFEST = "manifest.json"
+SUCCESS = "_SUCCESS"
+QUARANTINE = "_quarantine"
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_RUN_TAIL = r"_\d{8}T\d{6}\.\d{3}_[0-9a-f]{6}"
+
+
+def sanitize(name: str) -> str:
+    """``name`` with everything outside ``[A-Za-z0-9._-]`` replaced by ``-``."""
+    return _UNSAFE.sub("-", name)
+
+
+def new_run_id(export: str, now: datetime | None = None) -> str:
+    """``<export>_YYYYMMDDTHHMMSS.mmm_<6 hex>``: unique also for two runs in one millisecond."""
+    at = (now or datetime.now(UTC)).astimezone(UTC)
+    return f"{export}_{at:%Y%m%dT%H%M%S}.{at.microsecond // 1000:03d}_{secrets.token_hex(3)}"
+
+
+def manifest_copy(run_id: str) -> str:
+    return f"manifest-{sanitize(run_id)}.json"
+
+
+def part_name(run_id: str, unit: int, attempt: int, part: int, extension: str) -> str:
+    """Holds run, unit, attempt and part, so no other attempt ever writes the same name."""
+    return f"{sanitize(run_id)}-u{unit:05d}-a{attempt}-p{part:03d}.{extension}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedName:
+    """A file name that this export's runs could have written."""
+
+    name: str
+    run_id: str
+    temporary: bool
+
+
+class NameMatcher:
+    """Tells which files of a folder belong to one export; everything else is somebody else's."""
+
+    def __init__(self, export: str) -> None:
+        run = re.escape(sanitize(export)) + _RUN_TAIL
+        part = rf"(?P<run>{run})-u\d{{5,}}-a\d+-p\d{{3,}}\.(?:parquet|csv)"
+        self._part = re.compile(rf"^{part}$")
+        self._temp = re.compile(rf"^\.{part}\.[0-9a-f]+\.tmp$")
+
+    def match(self, name: str) -> OwnedName | None:
+        if found := self._part.match(name):
+            return OwnedName(name, found["run"], temporary=False)
+        if found := self._temp.match(name):
+            return OwnedName(name, found["run"], temporary=True)
+        return None
+
+
+def expand_path(template: str, *, export: str, now: datetime | None = None) -> str:
+    """Expand ``{date}`` (UTC), ``{export}`` and ``{table}``, once, for the whole run."""
+    day = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%d")
+    return template.replace("{date}", day).replace("{export}", export).replace("{table}", export)
