@@ -1,0 +1,89 @@
+"""What a run tells its caller while it goes on, and what it ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.plan.units import Part, WorkUnit
+from rivet_dagster.engine.types.decision import Column
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCommitted:
+    """The unit is durable: its parts are published and the state transaction is done.
+
+    carried: it was completed by an earlier attempt or run and is only reported again.
+    """
+
+    unit: WorkUnit
+    rows: int
+    files: int
+    bytes: int
+    seconds: float
+    attempt: int
+    parts: tuple[Part, ...]
+    carried: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailed:
+    """An attempt failed. final: the attempts are used up, or the error cannot be retried."""
+
+    unit: WorkUnit
+    error: RivetError
+    attempt: int
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """A line for the log."""
+
+    text: str
+
+
+RunEvent = UnitCommitted | UnitFailed | RunNote
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """units: all of the run. outstanding: indexes that this session will execute.
+
+    partitions: distinct Dagster partition keys in plan order. strategy and reason: for people.
+    """
+
+    run_id: str
+    resumed: bool
+    units: tuple[WorkUnit, ...]
+    outstanding: frozenset[int]
+    partitions: tuple[str, ...]
+    strategy: str
+    reason: str
+    est_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run ended. bytes: of the finished files. seconds: of this session."""
+
+    status: str
+    run_id: str
+    export: str
+    mode: str
+    rows: int
+    files: int
+    bytes: int
+    seconds: float
+    units: int
+    columns: tuple[Column, ...]
+    prefix_uri: str
+    manifest_uri: str | None
+    skip_reason: str | None = None
+    notes: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0

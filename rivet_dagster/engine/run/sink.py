@@ -1,0 +1,150 @@
+"""Batches of one unit become published parts: the writing half of steps 1 to 3 of the durability order."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import xxhash
+
+from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.destinations.local import destination_faults, os_fault
+from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.plan.units import Part
+from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.write.base import PartWriter, WriteOptions
+
+_BLOCK = 1 << 20
+
+Checksum = Callable[[pa.RecordBatch], dict[str, int]]
+
+
+def fingerprint_file(path: Path) -> str:
+    """``xxh3:<16 hex>`` of the file's bytes."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"xxh3:{digest.hexdigest()}"
+
+
+class UnitSink:
+    """Writes one unit's batches, rotating parts by size. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: WriteOptions,
+        new_writer: Callable[[Path], PartWriter],
+        name_part: Callable[[int], str],
+        checksum: Checksum | None,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._new_writer = new_writer
+        self._name_part = name_part
+        self._checksum = checksum
+        self._sums: dict[str, int] | None = None
+        self._writer: PartWriter | None = None
+        self._staged: Path | None = None
+        self.parts: list[Part] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        writer = self._open()
+        with destination_faults(self._store.uri()):
+            writer.write(batch)
+        if self._checksum is not None:
+            for name, value in self._checksum(batch).items():
+                assert self._sums is not None
+                self._sums[name] = (self._sums.get(name, 0) + value) & 0xFFFFFFFFFFFFFFFF
+        limit = self._options.max_file_bytes
+        if limit is not None and writer.tell() >= limit:
+            self._close_part()
+
+    def finish(self, *, schema_only: bool) -> list[Part]:
+        """Publish what is open. schema_only: a unit without rows still gets its (empty) part."""
+        fault_point("after_source_read")
+        if not self.parts and self._writer is None and schema_only:
+            self._open()
+        if self._writer is not None:
+            self._close_part()
+        return self.parts
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+        if self._staged is not None:
+            self._store.discard(self._staged)
+        self._writer = self._staged = None
+
+    def _open(self) -> PartWriter:
+        if self._writer is None:
+            self._staged = self._store.staging_path(self._name_part(len(self.parts)))
+            with destination_faults(self._store.uri()):
+                self._writer = self._new_writer(self._staged)
+            self._sums = {} if self._checksum is not None else None
+        return self._writer
+
+    def _close_part(self) -> None:
+        assert self._writer is not None
+        assert self._staged is not None
+        with destination_faults(self._store.uri()):
+            self._writer.close()
+            fingerprint = fingerprint_file(self._staged)
+            size = self._staged.stat().st_size
+        fault_point("after_part_staged")
+        name = self._name_part(len(self.parts))
+        self._store.publish(self._staged, name)
+        fault_point("after_file_write")
+        self.parts.append(Part(name, self._writer.rows, size, fingerprint, checksums=self._sums))
+        self._writer = self._staged = None
+
+
+class SinkThread:
+    """Encodes on its own thread behind a queue of one, so that reading and encoding overlap.
+
+    Memory stays at one batch being filled, one waiting and one being encoded.
+    """
+
+    def __init__(self, sink: UnitSink) -> None:
+        self._sink = sink
+        self._queue: queue.Queue[pa.RecordBatch | None] = queue.Queue(1)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="rivet-writer", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            if self._error is not None:
+                continue  # drain, so that the reader never blocks on a dead writer
+            try:
+                self._sink.write(batch)
+            except BaseException as error:  # noqa: BLE001 - handed to the reading thread
+                self._error = error
+
+    def consume(self, batches: Iterable[pa.RecordBatch], *, schema_only: bool) -> list[Part]:
+        """Feed all ``batches``, then publish. On any error nothing stays staged and it is raised."""
+        try:
+            for batch in batches:
+                if self._error is not None:
+                    break
+                self._queue.put(batch)
+                del batch
+            self._join()
+            if self._error is not None:
+                raise self._error
+            return self._sink.finish(schema_only=schema_only)
+        except BaseException as error:
+            self._join()
+            self._sink.abort()
+            if isinstance(error, OSError) and not isinstance(error, RivetError):
+                raise os_fault(error, "the destination") from error
+            raise
+
+    def _join(self) -> None:
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()

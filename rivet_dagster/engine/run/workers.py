@@ -1,0 +1,190 @@
+"""The one runner: workers claim units, read them, write them, commit them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.errors import RivetError, TransientError, as_rivet_error, error_object
+from rivet_dagster.engine.names import part_name
+from rivet_dagster.engine.plan.units import Part
+from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, UnitFailed
+from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.retry import backoff_s
+from rivet_dagster.engine.run.sink import Checksum, SinkThread, UnitSink
+from rivet_dagster.engine.sources.base import UnitReader
+from rivet_dagster.engine.state.lease import LeaseKeeper
+from rivet_dagster.engine.state.store import Claim, StateStore
+from rivet_dagster.engine.write.base import PartWriter, WriteOptions
+
+_IDLE_S = 0.2  # between looks for a unit that another worker may give back
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOrder:
+    """Everything that the workers of one run share."""
+
+    run_id: str
+    state: StateStore
+    keeper: LeaseKeeper
+    store: Store
+    options: WriteOptions
+    new_writer: Callable[[Path], PartWriter]
+    new_reader: Callable[[], UnitReader]
+    checksum: Checksum | None
+    max_attempts: int
+    retry_backoff_ms: int
+    only: Collection[int] | None
+
+
+class WorkerPool:
+    """Runs ``parallel`` workers over one run's units and yields what happens, as it happens.
+
+    A value that cannot be represented fails its own unit and the others go on; whatever is wrong
+    with the surroundings (``RivetError.stops_run``) stops the claiming of further units.
+    """
+
+    def __init__(self, order: WorkOrder, parallel: int) -> None:
+        self._order = order
+        self._parallel = parallel
+        self._events: queue.SimpleQueue[RunEvent | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._readers: list[UnitReader] = []
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.errors: list[RivetError] = []
+
+    def events(self) -> Iterator[RunEvent]:
+        """Start the workers; ends when all of them have ended. Closing it early stops them."""
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"rivet-worker-{number}", daemon=True)
+            for number in range(self._parallel)
+        ]
+        for thread in self._threads:
+            thread.start()
+        running = len(self._threads)
+        try:
+            while running:
+                event = self._events.get()
+                if event is None:
+                    running -= 1
+                else:
+                    yield event
+        finally:
+            self.stop()
+            for thread in self._threads:
+                thread.join()
+
+    def stop(self) -> None:
+        """Claim nothing more and break the reads that are under way."""
+        self._stop.set()
+        if any(thread.is_alive() for thread in self._threads):
+            with self._lock:
+                readers = list(self._readers)
+            for reader in readers:
+                reader.cancel()
+
+    def _run(self, number: int) -> None:
+        try:
+            self._work(f"w{number}")
+        except BaseException as error:  # noqa: BLE001 - a worker must always report its end
+            self._fail_run(as_rivet_error(error))
+        finally:
+            self._events.put(None)
+
+    def _fail_run(self, error: RivetError) -> None:
+        with self._lock:
+            self.errors.append(error)
+        self._stop.set()
+
+    def _work(self, worker: str) -> None:
+        order = self._order
+        reader = order.new_reader()
+        with self._lock:
+            self._readers.append(reader)
+        with contextlib.closing(reader):
+            while not self._stop.is_set():
+                order.keeper.check()
+                claim = order.state.claim(order.run_id, worker, order.keeper.lease, only=order.only)
+                if claim is None:
+                    if not self._others_pending():
+                        return
+                    self._stop.wait(_IDLE_S)
+                    continue
+                wait = self._attempt(claim, reader)
+                if wait:
+                    self._stop.wait(wait)
+
+    def _others_pending(self) -> bool:
+        """Another worker's running unit may yet fail and become claimable again."""
+        if self._parallel == 1:
+            return False
+        return self._order.state.has_claimable_later(self._order.run_id, only=self._order.only)
+
+    def _attempt(self, claim: Claim, reader: UnitReader) -> float:
+        """One attempt at one unit. Returns the seconds to wait before the next claim."""
+        order = self._order
+        started = time.monotonic()
+        try:
+            parts = self._write(claim, reader)
+            seconds = time.monotonic() - started
+            order.keeper.check()
+            order.state.commit_unit(claim, parts, order.keeper.lease, seconds=seconds)
+        except Exception as error:  # noqa: BLE001 - every failure of a unit is classified and recorded
+            return self._record_failure(claim, reader.classify(error))
+        fault_point("after_unit_commit")
+        self._events.put(
+            UnitCommitted(
+                unit=claim.unit,
+                rows=sum(p.rows for p in parts),
+                files=len(parts),
+                bytes=sum(p.size_bytes for p in parts),
+                seconds=seconds,
+                attempt=claim.attempt,
+                parts=tuple(parts),
+            )
+        )
+        return 0.0
+
+    def _write(self, claim: Claim, reader: UnitReader) -> list[Part]:
+        order = self._order
+
+        def name(part: int) -> str:
+            return part_name(
+                order.run_id, claim.unit.index, claim.attempt, part, order.options.extension
+            )
+
+        sink = UnitSink(order.store, order.options, order.new_writer, name, order.checksum)
+        # the first unit always leaves a part, so that an empty table still shows its schema
+        return SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)
+
+    def _record_failure(self, claim: Claim, error: RivetError) -> float:
+        order = self._order
+        stopping = self._stop.is_set()
+        if error.code == "RIVET_STATE_LEASE_LOST":
+            raise error
+        error.unit = claim.unit.index
+        final = not error.retryable or claim.attempt >= order.max_attempts
+        record = error_object(error, with_message=False)
+        order.state.fail_unit(claim, record, order.keeper.lease, final=final and not stopping)
+        if stopping:
+            return 0.0
+        self._events.put(UnitFailed(claim.unit, error, claim.attempt, final))
+        if final:
+            with self._lock:
+                self.errors.append(error)
+            if error.stops_run:
+                self._stop.set()
+            return 0.0
+        if isinstance(error, TransientError) and error.code == "RIVET_SOURCE_SNAPSHOT_LOST":
+            self._fail_run(error)
+            return 0.0
+        wait = backoff_s(claim.attempt, order.retry_backoff_ms, error)
+        self._events.put(RunNote(f"unit {claim.unit.index}: {error.code}, next attempt in {wait:.1f} s"))
+        return wait

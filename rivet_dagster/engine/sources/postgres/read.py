@@ -1,0 +1,163 @@
+"""Reading units: short read-only transactions, COPY BINARY, decoded by the kernel into batches."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import pq
+
+from rivet_dagster.engine.errors import RefusalError, RivetError, TransientError, as_rivet_error
+from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
+from rivet_dagster.engine.sources.postgres import connect
+from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
+from rivet_dagster.engine.sources.postgres.decoder import CopyDecoder
+from rivet_dagster.engine.sources.postgres.predicate import Origin, statements
+from rivet_dagster.engine.sources.postgres.quote import quote_literal, quote_relation
+from rivet_dagster.engine.sources.postgres.sqlstate import classify
+from rivet_dagster.engine.types.decision import Column
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """max_rows/max_bytes: where a batch closes. throttle_ms per ``throttle_rows`` rows (0: none)."""
+
+    max_rows: int
+    max_bytes: int
+    max_value_bytes: int
+    throttle_ms: int = 0
+    throttle_rows: int = 10_000
+
+
+class PostgresReader:
+    """One worker's connection. Opened on first use, opened again after an error."""
+
+    def __init__(
+        self,
+        connector: PostgresConnector,
+        export: str,
+        origin: Origin,
+        columns: Sequence[Column],
+        type_oids: Sequence[int],
+        options: ReadOptions,
+        snapshot: str | None,
+        filenodes: dict[str, int],
+    ) -> None:
+        self._connector = connector
+        self._export = export
+        self._origin = origin
+        self._columns = tuple(columns)
+        self._type_oids = tuple(type_oids)
+        self._options = options
+        self._snapshot = snapshot
+        self._filenodes = filenodes
+        self._connection: psycopg.Connection[Any] | None = None
+        self._cancelled = False
+
+    def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+        """Stream the unit. Batch borders depend on the rows alone, not on the statements."""
+        select = ", ".join(c.select for c in self._columns)
+        decoder = CopyDecoder(
+            self._columns,
+            max_rows=self._options.max_rows,
+            max_bytes=self._options.max_bytes,
+            max_value_bytes=self._options.max_value_bytes,
+        )
+        for statement in statements(unit, select, self._origin):
+            for batch in self._run(unit, statement, decoder):
+                yield batch
+                self._throttle(batch.num_rows)
+        last = decoder.flush()
+        if last is not None:
+            yield last
+
+    def _run(self, unit: WorkUnit, statement: str, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connector.connect()
+        connection = self._connection
+        with self._connector.transaction(
+            connection, snapshot=self._snapshot, search_path=self._origin.query is None
+        ):
+            self._check_shape(connection, statement)
+            if unit.kind is UnitKind.PAGES:
+                self._check_storage(connection, unit)
+            result = connection.pgconn.exec_(f"COPY ({statement}) TO STDOUT (FORMAT BINARY)".encode())
+            if result.status != pq.ExecStatus.COPY_OUT:
+                raise psycopg.errors.error_from_result(result)
+            yield from decoder.batches(connection.pgconn)
+
+    def _check_shape(self, connection: psycopg.Connection[Any], statement: str) -> None:
+        """Compare the statement's types with the plan's, under the lock that its parsing takes.
+
+        A column that was retyped after planning could decode as something else of the same width.
+        """
+        pgconn = connection.pgconn
+        prepared = pgconn.prepare(b"", statement.encode())
+        if prepared.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(prepared)
+        described = pgconn.describe_prepared(b"")
+        found = tuple(described.ftype(i) for i in range(described.nfields))
+        for column, have, want in zip(self._columns, found, self._type_oids, strict=True):
+            if have != want:
+                raise TransientError(
+                    f"column '{column.name}' changed its type after planning",
+                    code="RIVET_SOURCE_SCHEMA_CHANGED",
+                    export=self._export,
+                    field=column.name,
+                )
+
+    def _check_storage(self, connection: psycopg.Connection[Any], unit: WorkUnit) -> None:
+        """A rewritten or truncated heap looks empty, or reordered, to a snapshot taken before."""
+        schema, name = unit.spec["relation"]
+        relation = quote_relation(schema, name)
+        row = connection.execute(
+            f"SELECT pg_catalog.pg_relation_filenode({quote_literal(relation)}::regclass)"  # type: ignore[call-overload]
+        ).fetchone()
+        if row is None or row[0] != self._filenodes.get(relation):
+            raise TransientError(
+                f"{relation} was rewritten or truncated while the run read it",
+                code="RIVET_SOURCE_SNAPSHOT_LOST",
+                export=self._export,
+            )
+
+    def _throttle(self, rows: int) -> None:
+        """Pace by rows, not by batches: a fixed pause a batch costs wide tables most of their time."""
+        if self._options.throttle_ms:
+            time.sleep(self._options.throttle_ms / 1000 * rows / self._options.throttle_rows)
+
+    def classify(self, error: BaseException) -> RivetError:
+        """The error tree's form of ``error``; the connection is given up, the next unit opens one."""
+        if self._connection is not None:
+            connect.close(self._connection)
+            self._connection = None
+        if isinstance(error, psycopg.Error):
+            classified = classify(error, export=self._export)
+            if classified.sqlstate in {"42P01", "42703", "3F000"}:
+                # planned a moment ago: it was dropped or renamed since
+                return TransientError(
+                    classified.message,
+                    code="RIVET_SOURCE_SCHEMA_CHANGED",
+                    export=self._export,
+                    sqlstate=classified.sqlstate,
+                )
+            return classified
+        if isinstance(error, RefusalError):
+            error.stops_run = error.code not in {"RIVET_SOURCE_VALUE_UNREPRESENTABLE", "RIVET_VALUE_TOO_LARGE"}
+        wrapped = as_rivet_error(error)
+        wrapped.export = wrapped.export or self._export
+        return wrapped
+
+    def cancel(self) -> None:
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            with contextlib.suppress(psycopg.Error):
+                connection.cancel_safe(timeout=5)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            connect.close(self._connection)

@@ -1,0 +1,96 @@
+"""CSV parts: RFC 4180, NULL is an empty field, the empty string is ``""``; rendered by Arrow, not by row.
+
+What Arrow renders in another form than the documented one is selected as text from the server
+(``csv_columns``), so that one text form exists for a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rivet_dagster.engine.types.decision import Column
+
+_NEEDS_QUOTES = r'[",\r\n]'
+_PLAIN_DECIMAL_SCALE = 6  # Arrow turns to exponents below 1e-6
+
+
+def needs_server_text(column: Column) -> bool:
+    """The value's CSV text must come from the server (uuid, lists, decimals of a fine scale)."""
+    arrow = column.arrow
+    if pa.types.is_decimal(arrow):
+        return bool(arrow.scale > _PLAIN_DECIMAL_SCALE)
+    return pa.types.is_nested(arrow) or (
+        isinstance(arrow, pa.BaseExtensionType) and pa.types.is_fixed_size_binary(arrow.storage_type)
+    )
+
+
+def as_server_text(column: Column, wire_text: int) -> Column:
+    return replace(column, select=f"{column.select}::text", arrow=pa.string(), wire=wire_text, scale=0)
+
+
+def as_server_hex(column: Column, wire_text: int) -> Column:
+    return replace(column, select=f"encode({column.select}, 'hex')", arrow=pa.string(), wire=wire_text)
+
+
+def quote_field(text: pa.Array) -> pa.Array:
+    """Quote the fields that need it; NULL becomes the empty field."""
+    special = pc.or_(pc.match_substring_regex(text, _NEEDS_QUOTES), pc.equal(text, ""))
+    quoted = pc.binary_join_element_wise('"', pc.replace_substring(text, '"', '""'), '"', "")
+    return pc.fill_null(pc.if_else(special, quoted, text), "")
+
+
+def render(array: pa.Array) -> pa.Array:
+    """One column as text, NULL as ``""`` without quotes. Types: see the module's docstring."""
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_string(kind):
+        return quote_field(array)
+    text = pc.cast(array, pa.string())
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring(text, " ", "T")
+    elif pa.types.is_floating(kind):
+        text = pc.if_else(pc.is_nan(array), "NaN", text)
+    return pc.fill_null(text, "")
+
+
+class CsvPartWriter:
+    """One CSV file with a header line; lines end in LF."""
+
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
+        self.rows = 0
+        self._sink = pa.OSFile(str(path), "wb")
+        header = ",".join(quote_field(pa.array([c.name], pa.string())).to_pylist()[0] for c in columns)
+        self._sink.write(f"{header}\n".encode())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        fields = [render(column) for column in batch.columns]
+        # the last argument is the separator: values are joined by it, and the "" before it ends the line
+        lines = pc.binary_join_element_wise(*fields, ",")
+        lines = pc.binary_join_element_wise(lines, "", "\n")
+        self._sink.write(_values_buffer(lines))
+        self.rows += batch.num_rows
+
+    def tell(self) -> int:
+        return int(self._sink.tell())
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def abort(self) -> None:
+        self._sink.close()
+
+
+def _values_buffer(lines: pa.Array) -> pa.Buffer:
+    """The contiguous text of a non-sliced string array."""
+    combined = lines.combine_chunks() if isinstance(lines, pa.ChunkedArray) else lines
+    offsets, values = combined.buffers()[1], combined.buffers()[2]
+    last = int.from_bytes(memoryview(offsets)[4 * len(combined) : 4 * len(combined) + 4], "little")
+    return values.slice(0, last)

@@ -1,0 +1,51 @@
+"""Which Parquet encoding a column gets: decided from the catalog, before the first row.
+
+A dictionary on a column of unique values hashes every value for nothing and falls back in the end;
+on a column of few values it is the smallest and cheapest form there is. Everything else that counts
+up or lies close together is delta-packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from rivet_dagster.engine.types.decision import Column
+
+#: More distinct values than this in a row group cost more to hash than the dictionary saves.
+DICTIONARY_MAX_DISTINCT = 20_000
+
+
+def wants_dictionary(column: Column) -> bool:
+    if pa.types.is_boolean(column.arrow):
+        return False
+    if pa.types.is_nested(column.arrow):
+        return True
+    if column.distinct is None:  # never analysed: text is more often repeated than not
+        return pa.types.is_string(column.arrow)
+    return 0 < column.distinct <= DICTIONARY_MAX_DISTINCT
+
+
+def _delta(arrow: pa.DataType) -> bool:
+    return (
+        pa.types.is_int32(arrow)
+        or pa.types.is_int64(arrow)
+        or pa.types.is_timestamp(arrow)
+        or pa.types.is_time64(arrow)
+        or pa.types.is_date32(arrow)
+        or (pa.types.is_decimal128(arrow) and arrow.precision <= 18)
+    )
+
+
+def encodings(columns: Sequence[Column]) -> tuple[list[str], dict[str, str]]:
+    """(columns with a dictionary, column -> encoding of the others). Names are Parquet leaf paths."""
+    dictionary: list[str] = []
+    encoding: dict[str, str] = {}
+    for column in columns:
+        leaf = f"{column.name}.list.element" if pa.types.is_list(column.arrow) else column.name
+        if wants_dictionary(column):
+            dictionary.append(leaf)
+        elif _delta(column.arrow):
+            encoding[leaf] = "DELTA_BINARY_PACKED"
+    return dictionary, encoding
