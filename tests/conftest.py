@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NoReturn
 
 import pytest
 
 from rivet_dagster.demo.install import ServerNotInstalledError
 from tests.services.postgres import TestDatabase, TestServer, database, postgres_server
 
-
-def can_install_system_packages() -> bool:
-    """Whether ``make setup`` could have installed a Debian package here: as root, or by sudo."""
-    if shutil.which("apt-get") is None:
-        return False
-    if os.geteuid() == 0:
-        return True
-    sudo = shutil.which("sudo")
-    return (
-        sudo is not None
-        and subprocess.run([sudo, "-n", "true"], check=False, capture_output=True).returncode == 0
-    )
+_HOLE: Final = "NOT TESTED:"
+_CHROMIUM: Final = Path("/usr/bin/chromium")
 
 
-def without(what: str) -> str:
-    """Skip for the one allowed reason: a system package that this user cannot install. Else fail."""
-    if can_install_system_packages():
-        pytest.fail(f"{what} is missing: run `make setup`")
-    pytest.skip(f"NOT TESTED, {what} is missing and this user cannot install it")
+def without(package: str) -> NoReturn:
+    """Skip a test whose system package ``make setup`` noted as not installable here; else fail it."""
+    note = Path(sys.prefix) / "missing" / package
+    if not note.exists():
+        pytest.fail(f"{package} is missing: run `make setup`")
+    pytest.skip(f"{_HOLE} {note.read_text().strip()}")
 
 
 def _session_server(version: int) -> Iterator[TestServer]:
@@ -38,7 +29,7 @@ def _session_server(version: int) -> Iterator[TestServer]:
         with postgres_server(version) as server:
             yield server
     except ServerNotInstalledError:
-        without(f"PostgreSQL {version}")
+        without(f"postgresql-{version}")
 
 
 @pytest.fixture(scope="session")
@@ -75,11 +66,19 @@ def every_db(request: pytest.FixtureRequest) -> Iterator[TestDatabase]:
         yield fresh
 
 
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The system's browser, for Playwright's ``executable_path``."""
+    if not _CHROMIUM.exists():
+        without("chromium")
+    return _CHROMIUM
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     holes = {
         report.longrepr[2]
         for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple) and "NOT TESTED" in report.longrepr[2]
+        if isinstance(report.longrepr, tuple) and _HOLE in report.longrepr[2]
     }
     for hole in sorted(holes):
-        terminalreporter.write_line(f"HOLE IN THIS RUN: {hole}", red=True, bold=True)
+        terminalreporter.write_line(f"A HOLE IN THIS RUN: {hole}", red=True, bold=True)
