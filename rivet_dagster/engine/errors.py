@@ -75,7 +75,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_CONFIG_CHUNK_KEY_UNSUITABLE": CodeEntry(
         "usage", "Choose an integer chunk_column, or a NOT NULL unique chunk_by_key, or mode: full."
     ),
-    "RIVET_TYPE_UNSAFE_MAPPING": CodeEntry("usage", "Override the column's type in `columns:` or leave it out."),
+    "RIVET_TYPE_UNSAFE_MAPPING": CodeEntry(
+        "usage", "Override the column's type in `columns:` or leave it out."
+    ),
     "RIVET_STATE_URL_SCHEME_UNSUPPORTED": CodeEntry(
         "usage", "Set RIVET_STATE_URL to postgresql://... or sqlite:<absolute directory>."
     ),
@@ -91,10 +93,16 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
         "environment", "Make the units smaller, or raise tuning.statement_timeout_s."
     ),
     "RIVET_SOURCE_QUERY_FAILED": CodeEntry("environment", "Read the SQLSTATE; run the statement by hand."),
+    "RIVET_SOURCE_TLS_FAILED": CodeEntry(
+        "environment", "Check tls.mode, the CA file and the host name against the server's certificate."
+    ),
     "RIVET_SOURCE_VERSION_UNSUPPORTED": CodeEntry("environment", "Use PostgreSQL 12 or newer."),
     "RIVET_DEST_FULL": CodeEntry("environment", "Free space at the destination, then run again."),
     "RIVET_DEST_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the destination."),
     "RIVET_STATE_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the state."),
+    "RIVET_STATE_CORRUPT": CodeEntry(
+        "environment", "Put a backup of the state in its place, or move the file away to start anew."
+    ),
     "RIVET_STATE_MIGRATION_LOCKED": CodeEntry("environment", "Wait for the migration that is running."),
     "RIVET_KERNEL_MISSING": CodeEntry(
         "environment", "Install a C compiler (Debian: gcc, libc6-dev) and install the package again."
@@ -109,11 +117,15 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_VALUE_UNREPRESENTABLE": CodeEntry(
         "refusal", "Override the column to `text`, or correct the value at the source."
     ),
-    "RIVET_SOURCE_UNDECODABLE": CodeEntry("refusal", "Report it: the server sent what its catalog rules out."),
+    "RIVET_SOURCE_UNDECODABLE": CodeEntry(
+        "refusal", "Report it: the server sent what its catalog rules out."
+    ),
     "RIVET_VALUE_TOO_LARGE": CodeEntry("refusal", "Raise tuning.max_value_mb or leave the column out."),
     "RIVET_PLAN_CHUNK_KEY_SPARSE": CodeEntry("refusal", "Use chunk_by_key or mode: full for this table."),
     "RIVET_PLAN_BOUNDS_UNREADABLE": CodeEntry("refusal", "Read the note; bounds could not be trusted."),
-    "RIVET_STATE_SCHEMA_NEWER": CodeEntry("refusal", "Upgrade rivet_dagster to the version that wrote the state."),
+    "RIVET_STATE_SCHEMA_NEWER": CodeEntry(
+        "refusal", "Upgrade rivet_dagster to the version that wrote the state."
+    ),
     "RIVET_STATE_CURSOR_OWNER_MISMATCH": CodeEntry(
         "refusal", "Reset the export's cursor, or restore the cursor column that it belongs to."
     ),
@@ -122,19 +134,25 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_STATE_FOREIGN": CodeEntry("refusal", "Point RIVET_STATE_URL at this source's own state."),
     "RIVET_DEST_FOREIGN_MANIFEST": CodeEntry("refusal", "Give each export a destination of its own."),
     "RIVET_DEST_PART_MISSING": CodeEntry("refusal", "Restore the part, or run the export afresh."),
-    # schema drift
-    "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("refusal", "Run again: the plan is made from the new shape."),
+    "RIVET_SCHEMA_DRIFT": CodeEntry("refusal", "Accept the new shape, or restore the old one."),
     # integrity
     "RIVET_VALIDATE_FAILED": CodeEntry("integrity", "Read the listed failures; run repair or a fresh pass."),
+    "RIVET_VERIFY_MANIFEST_INCONSISTENT": CodeEntry(
+        "integrity", "Restore the manifest from its copy of the run, or run the export afresh."
+    ),
+    "RIVET_VERIFY_SUCCESS_MALFORMED": CodeEntry("integrity", "Remove the _SUCCESS file and validate again."),
     "RIVET_RECONCILE_MISMATCH": CodeEntry("integrity", "Run the repair job of the export."),
     "RIVET_UNIT_COUNT_MISMATCH": CodeEntry("integrity", "Report it; the unit was not committed."),
     # busy and transient
     "RIVET_STATE_RUN_IN_PROGRESS": CodeEntry("busy", "Wait for the other run, or raise lock_wait."),
     "RIVET_STATE_LOCK_TIMEOUT": CodeEntry("busy", "Wait for the other run, or raise lock_wait."),
     "RIVET_STATE_LEASE_LOST": CodeEntry("busy", "Nothing: the run that took over goes on."),
-    "RIVET_STATE_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again. Look at the state database."),
+    "RIVET_STATE_UNAVAILABLE": CodeEntry(
+        "transient", "Nothing: it is tried again. Look at the state database."
+    ),
     "RIVET_SOURCE_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again. Look at the server."),
     "RIVET_SOURCE_CONFLICT": CodeEntry("transient", "Nothing: it is tried again with less at a time."),
+    "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("transient", "Run again: the plan is made from the new shape."),
     "RIVET_SOURCE_SNAPSHOT_LOST": CodeEntry("transient", "Nothing: the next attempt plans afresh."),
     "RIVET_DEST_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again."),
     # internal
@@ -211,7 +229,9 @@ class ConfigError(UsageError):
         parts = [place, f"export '{export}'" if export else "", f"key '{field}'" if field else ""]
         head = ", ".join(p for p in parts if p)
         tail = f" Fix: {fix}" if fix else ""
-        super().__init__(f"{head}: {message}{tail}" if head else message + tail, code=code, export=None, field=field)
+        super().__init__(
+            f"{head}: {message}{tail}" if head else message + tail, code=code, export=None, field=field
+        )
         self.export = export
 
     def __str__(self) -> str:
@@ -239,7 +259,7 @@ class IntegrityError(RivetError):
 
 class SchemaDriftError(RivetError):
     error_class = "schema_drift"
-    default_code = "RIVET_SOURCE_SCHEMA_CHANGED"
+    default_code = "RIVET_SCHEMA_DRIFT"
 
 
 class RefusalError(RivetError):
