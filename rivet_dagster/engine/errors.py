@@ -211,7 +211,10 @@ class UsageError(RivetError):
 
 
 class ConfigError(UsageError):
-    """rivet.yaml is wrong. Carries where: ``file``, ``line`` (1-based), ``export``, ``field``, ``fix``."""
+    """rivet.yaml is wrong. Carries where: ``file``, ``line`` (1-based), ``export``, ``field``, ``fix``.
+
+    ``others``: what else is wrong with the same file, in its order.
+    """
 
     def __init__(
         self,
@@ -225,8 +228,9 @@ class ConfigError(UsageError):
         fix: str | None = None,
     ) -> None:
         self.file, self.line, self.fix = file, line, fix
+        self.others: list[ConfigError] = []
         place = f"{file or 'rivet.yaml'}:{line}" if line else (file or "")
-        parts = [place, f"export '{export}'" if export else "", f"key '{field}'" if field else ""]
+        parts = [place, f"export '{export}'" if export else "", f"key `{field}`" if field else ""]
         head = ", ".join(p for p in parts if p)
         tail = f" Fix: {fix}" if fix else ""
         super().__init__(
