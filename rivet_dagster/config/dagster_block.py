@@ -1,0 +1,136 @@
+"""``dagster:``: how an export shows in Dagster. An addition of this project to the reference's language.
+
+The rules are Dagster's own, checked here so that a mistake names its line instead of failing a deploy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rivet_dagster.config.base import Context, Flag, Problem, Section, Text, TextList
+
+_NAME = re.compile(r"[A-Za-z0-9_]+")
+_GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
+_EMAIL = re.compile(r"[^\s@]+@[^\s@]+\.[^\s@]+")
+_TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_MACROS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually", "@midnight")
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+#: field, lowest, highest, names that count from the lowest
+_FIELDS: Final = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("day of week", 0, 7, _DAYS),
+)
+_ENTRY = re.compile(r"(?P<low>\*|[a-z0-9]+)(-(?P<high>[a-z0-9]+))?(/(?P<step>[0-9]+))?")
+
+
+def cron_fault(text: str) -> str | None:
+    """Why ``text`` is not a cron line of five fields (or a macro like @daily); None if it is one."""
+    if text.strip() in _MACROS:
+        return None
+    fields = text.split()
+    if len(fields) != 5:
+        return f"a cron line has five fields, this one has {len(fields)}"
+    for (name, low, high, words), field in zip(_FIELDS, fields, strict=True):
+        if not all(_entry_fits(entry, low, high, words) for entry in field.lower().split(",")):
+            return f"the {name} field of the cron line is wrong (it takes {low} to {high})"
+    return None
+
+
+def _entry_fits(entry: str, low: int, high: int, words: tuple[str, ...]) -> bool:
+    found = _ENTRY.fullmatch(entry)
+    if not found or (found["step"] and int(found["step"]) < 1):
+        return False
+    if found["low"] == "*":
+        return found["high"] is None
+    ends = [_number(word, low, words) for word in (found["low"], found["high"]) if word is not None]
+    return all(end is not None and low <= end <= high for end in ends) and (
+        len(ends) < 2 or (ends[0] or 0) <= (ends[1] or 0)
+    )
+
+
+def _number(word: str, low: int, words: tuple[str, ...]) -> int | None:
+    if word in words:
+        return words.index(word) + low
+    return int(word) if word.isdecimal() else None
+
+
+class ExportDagster(Section):
+    """deps: asset keys as ``a/b``. schedule: cron, UTC. pool: a Dagster concurrency pool."""
+
+    group: Text | None = None
+    owners: TextList = ()
+    tags: Mapping[Text, Text] = {}
+    description: Text | None = None
+    kinds: TextList = ()
+    deps: TextList = ()
+    schedule: Text | None = None
+    sensor: Flag = False
+    pool: Text | None = None
+
+    def problems(self, context: Context) -> Iterator[Problem]:
+        yield from group_problem(self.group)
+        for at, owner in enumerate(self.owners):
+            if not (_EMAIL.fullmatch(owner) or (owner.startswith("team:") and len(owner) > 5)):
+                yield Problem(
+                    ("owners", at),
+                    "an owner is an email address or `team:<name>`",
+                    "write it as one of these",
+                )
+        for key, value in self.tags.items():
+            if not _TAG_KEY.fullmatch(key) or not _TAG_VALUE.fullmatch(value):
+                yield Problem(
+                    ("tags", key),
+                    "not a tag that Dagster takes",
+                    "use letters, digits, `_`, `-`, `.` (63 at most, one `/` in the key)",
+                )
+        yield from self._lists()
+        if self.schedule is not None and (fault := cron_fault(self.schedule)):
+            yield Problem(("schedule",), fault, 'write five fields, e.g. "0 3 * * *"')
+        if self.pool is not None and not re.fullmatch(r"\S+", self.pool):
+            yield Problem(("pool",), "a pool name has no spaces", "use letters, digits, `_`, `-`, `/`")
+
+    def _lists(self) -> Iterator[Problem]:
+        if len(self.kinds) > 8:  # Dagster takes ten, two are the source and the format
+            yield Problem(("kinds",), "more than eight kinds", "name at most eight")
+        for at, kind in enumerate(self.kinds):
+            if not _KIND.fullmatch(kind):
+                yield Problem(
+                    ("kinds", at), "not a kind that Dagster takes", "use letters, digits, `_`, `-`, `.`"
+                )
+        for at, dep in enumerate(self.deps):
+            if not dep or not all(part.strip() for part in dep.split("/")):
+                yield Problem(
+                    ("deps", at), "not an asset key", "write it as `prefix/name`, without empty parts"
+                )
+
+
+class RootDagster(Section):
+    """key_prefix: what every asset key starts with. group: default of the exports."""
+
+    key_prefix: TextList = ("rivet",)
+    group: Text | None = None
+
+    def problems(self, context: Context) -> Iterator[Problem]:
+        for at, part in enumerate(self.key_prefix):
+            if not _NAME.fullmatch(part):
+                yield Problem(
+                    ("key_prefix", at),
+                    "not a part of an asset key",
+                    "use letters, digits and underscores only",
+                )
+        yield from group_problem(self.group)
+
+
+def group_problem(group: str | None) -> Iterator[Problem]:
+    if group is not None and not _GROUP.fullmatch(group):
+        yield Problem(
+            ("group",), "not a group name that Dagster takes", "use letters, digits and underscores only"
+        )

@@ -1,0 +1,147 @@
+"""One entry of ``exports:``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, PrivateAttr
+
+from rivet_dagster.config.base import Flag, Int, Number, Section, Text, TextList
+from rivet_dagster.config.cdc import CdcConfig
+from rivet_dagster.config.dagster_block import ExportDagster
+from rivet_dagster.config.destination import DestinationConfig
+from rivet_dagster.config.load import LoadOverride
+from rivet_dagster.config.parquet import ParquetConfig
+from rivet_dagster.config.quality import MetaColumns, QualityConfig
+from rivet_dagster.config.settle import SettleConfig
+from rivet_dagster.config.sizes import parse_size
+from rivet_dagster.config.tuning import TuningConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rivet_dagster.config.base import Context, Problem
+
+Mode = Literal["full", "incremental", "chunked", "time_window", "cdc"]
+Format = Literal["parquet", "csv"]
+Codec = Literal["zstd", "snappy", "gzip", "lz4", "none"]
+CompressionProfile = Literal["none", "fast", "balanced", "compact"]
+
+DEFAULT_CHUNK_SIZE = 100_000
+_PROFILE_CODEC: dict[CompressionProfile, tuple[Codec, int | None]] = {
+    "none": ("none", None),
+    "fast": ("snappy", None),
+    "balanced": ("zstd", 3),
+    "compact": ("zstd", 9),
+}
+_DEFAULT_LEVEL: dict[Codec, int] = {"zstd": 3, "gzip": 6}
+
+
+class ExportConfig(Section):
+    name: Text
+    query: Text | None = None
+    query_file: Text | None = None
+    table: Text | None = None
+    tables: TextList | None = None
+    mode: Mode = "full"
+    cdc: CdcConfig | None = None
+    cursor_column: Text | None = None
+    cursor_fallback_column: Text | None = None
+    incremental_cursor_mode: Literal["single_column", "coalesce"] = "single_column"
+    settle: SettleConfig | None = None
+    chunk_column: Text | None = None
+    chunk_dense: Flag = False
+    chunk_size: Annotated[Int, Field(ge=1)] = DEFAULT_CHUNK_SIZE
+    chunk_size_memory_mb: Annotated[Int, Field(ge=1)] | None = None
+    chunk_count: Annotated[Int, Field(ge=1)] | None = None
+    chunk_by_days: Annotated[Int, Field(ge=1)] | None = None
+    chunk_by_key: Text | None = None
+    chunk_checkpoint: Flag = False
+    chunk_max_attempts: Annotated[Int, Field(ge=1)] | None = None
+    keyset_incremental: Flag = False
+    parallel: Annotated[Int, Field(ge=1)] = 1
+    wave: Annotated[Int, Field(ge=0)] | None = None
+    parallel_safe: Flag | None = None
+    time_column: Text | None = None
+    time_column_type: Literal["timestamp", "unix"] = "timestamp"
+    days_window: Annotated[Int, Field(ge=1)] | None = None
+    partition_by: Text | None = None
+    partition_granularity: Literal["day", "month", "year"] = "day"
+    format: Format
+    compression: Codec = "zstd"
+    compression_level: Annotated[Int, Field(ge=0)] | None = None
+    compression_profile: CompressionProfile | None = None
+    parquet: ParquetConfig | None = None
+    max_file_size: Text | None = None
+    skip_empty: Flag = False
+    destination: DestinationConfig
+    verify: Literal["size", "content"] = "size"
+    meta_columns: MetaColumns = MetaColumns()
+    quality: QualityConfig | None = None
+    columns: Mapping[Text, Text] = {}
+    target: Text | None = None
+    on_schema_drift: Literal["warn", "continue", "fail"] = "warn"
+    shape_drift_warn_factor: Annotated[Number, Field(ge=0)] | None = None
+    source_group: Text | None = None
+    reconcile_required: Flag = False
+    tuning: TuningConfig | None = None
+    load: LoadOverride | None = None
+    lock_wait: Annotated[Int, Field(ge=0)] | None = None
+    dagster: ExportDagster = ExportDagster()
+
+    _dir: Path | None = PrivateAttr(None)
+
+    def problems(self, context: Context) -> Iterator[Problem]:
+        from rivet_dagster.config.export_rules import export_problems
+
+        return export_problems(self, context)
+
+    @property
+    def asset_name(self) -> str:
+        """The name with everything that Dagster does not take replaced by ``_``; unique in a config."""
+        return re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+
+    @property
+    def relation(self) -> tuple[str | None, str] | None:
+        """(schema or None, table) of the ``table:`` form; None for a query."""
+        if self.table is None:
+            return None
+        schema, _, table = self.table.rpartition(".")
+        return (schema or None, table)
+
+    def query_text(self) -> str | None:
+        """The SQL of ``query`` or ``query_file`` without a closing semicolon; None for a table.
+
+        Raises OSError if the file went away since the config was loaded.
+        """
+        text = self.query
+        if self.query_file is not None:
+            text = ((self._dir or Path()) / self.query_file).read_text(encoding="utf-8-sig")
+        return None if text is None else text.strip().rstrip(";").rstrip()
+
+    @property
+    def max_file_bytes(self) -> int | None:
+        return None if self.max_file_size is None else parse_size(self.max_file_size)
+
+    def compression_resolved(self) -> tuple[Codec, int | None]:
+        """(codec, level): the profile wins over ``compression``; CSV is never compressed."""
+        if self.format == "csv":
+            return ("none", None)
+        if self.compression_profile is not None:
+            return _PROFILE_CODEC[self.compression_profile]
+        level = self.compression_level
+        return (self.compression, _DEFAULT_LEVEL.get(self.compression) if level is None else level)
+
+    @property
+    def chunk_strategy(self) -> Literal["key", "count", "memory", "size"] | None:
+        """How ``mode: chunked`` cuts; None in other modes. ``chunk_count`` wins over sizes."""
+        if self.mode != "chunked":
+            return None
+        if self.chunk_by_key is not None:
+            return "key"
+        if self.chunk_count is not None:
+            return "count"
+        return "size" if self.chunk_size_memory_mb is None else "memory"

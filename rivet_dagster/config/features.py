@@ -1,0 +1,119 @@
+"""What of the language this version runs, as data.
+
+Every key of the reference's language is read and checked. A key stands here when this version cannot
+do what some of its values ask for; the loader then refuses the file instead of ignoring the key.
+``INERT`` lists keys that only describe an export for planning and change nothing about a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rivet_dagster.config.base import KeyPath, Problem, Section
+
+if TYPE_CHECKING:
+    from rivet_dagster.config.root import RivetConfig
+
+NOT_BUILT: Final = "RIVET_CONFIG_NOT_BUILT"
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """section: dotted place of the key. built: the values that work; anything else is refused.
+
+    ``instead`` is what a person can do today.
+    """
+
+    section: str
+    key: str
+    built: tuple[Any, ...]
+    instead: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.section}.{self.key}" if self.section else self.key
+
+
+_OFF: Final = (None, False)
+
+FEATURES: Final[tuple[Feature, ...]] = (
+    Feature("", "notifications", (None,), "alert from Dagster"),
+    Feature("", "parallel_exports", (False,), "let Dagster run the assets side by side"),
+    Feature("", "parallel_export_processes", (False,), "let Dagster run the assets side by side"),
+    Feature("", "load", (None,), "load the files in a step of your own"),
+    Feature("source", "type", ("postgres",), "use `type: postgres`"),
+    Feature("tuning", "memory_threshold_mb", (None, 0), "remove it; batches are already sized by memory"),
+    Feature("tuning", "max_batch_memory_mb", (None, 0), "use `batch_size_memory_mb`"),
+    Feature("tuning", "on_batch_memory_exceeded", (None, "warn"), "use `batch_size_memory_mb`"),
+    Feature("tuning", "adaptive", _OFF, "set `throttle_ms` or `parallel` by hand"),
+    Feature("tuning", "min_parallel", (None, 1), "set `parallel` by hand"),
+    Feature("export", "mode", ("full", "incremental", "chunked"), "use full, incremental or chunked"),
+    Feature("export", "incremental_cursor_mode", ("single_column",), "use one cursor column without NULLs"),
+    Feature("export", "settle", (None,), "bound the rows in `query:`"),
+    Feature("export", "chunk_by_days", (None,), "chunk by an integer column or a key"),
+    Feature("export", "chunk_dense", (False,), "use `chunk_by_key`"),
+    Feature("export", "keyset_incremental", (False,), "use `mode: incremental`"),
+    Feature("export", "partition_by", (None,), "write one export for each range"),
+    Feature("export", "quality", (None,), "add asset checks in Dagster"),
+    Feature("export", "columns", ({},), "cast in `query:`"),
+    Feature("export", "on_schema_drift", ("warn", "continue"), "use `warn` and look at the run's events"),
+    Feature("export", "shape_drift_warn_factor", (None, 0.0), "remove it"),
+    Feature("export", "verify", ("size",), "use `verify: size`"),
+    Feature("export", "load", (None,), "load the files in a step of your own"),
+    Feature("export.meta_columns", "exported_at", (False,), "add the column in `query:`"),
+    Feature("export.meta_columns", "row_hash", (False,), "add the column in `query:`"),
+    Feature("export.destination", "type", ("local",), "use `type: local`"),
+)
+
+#: Tokens of a destination that nothing fills in yet.
+UNFILLED_TOKENS: Final = ("partition", "run_id")
+
+#: Key -> what it is for. Read and kept, without effect on a run.
+INERT: Final[dict[str, str]] = {
+    "export.wave": "order that a planner wrote down",
+    "export.parallel_safe": "a planner's word that exports may overlap",
+    "export.source_group": "label of exports that share a source's capacity",
+    "export.reconcile_required": "label for planning",
+    "export.target": "which warehouse a type report is for",
+}
+
+
+def not_built(config: RivetConfig) -> Iterator[Problem]:
+    """What the file asks for and this version cannot do."""
+    yield from _check("", config, ())
+    yield from _check("source", config.source, ("source",))
+    if config.source.tuning is not None:
+        yield from _check("tuning", config.source.tuning, ("source", "tuning"))
+    for at, export in enumerate(config.exports):
+        here: KeyPath = ("exports", at)
+        yield from _check("export", export, here)
+        yield from _check("export.meta_columns", export.meta_columns, (*here, "meta_columns"))
+        yield from _check("export.destination", export.destination, (*here, "destination"))
+        if export.tuning is not None:
+            yield from _check("tuning", export.tuning, (*here, "tuning"))
+        for token in export.destination.tokens():
+            if token in UNFILLED_TOKENS:
+                yield Problem(
+                    (*here, "destination", "path"),
+                    f"the token `{{{token}}}` is not built yet",
+                    "use {date}, {export} or {table}",
+                    NOT_BUILT,
+                )
+
+
+def _check(name: str, section: Section, path: KeyPath) -> Iterator[Problem]:
+    for feature in _BY_SECTION[name]:
+        if feature.key not in section.model_fields_set:
+            continue
+        value = getattr(section, feature.key)
+        if value not in feature.built:
+            what = f"`{feature.key}: {value}`" if isinstance(value, str) else f"`{feature.key}`"
+            yield Problem((*path, feature.key), f"{what} is not built yet", feature.instead, NOT_BUILT)
+
+
+_BY_SECTION: Final[dict[str, tuple[Feature, ...]]] = {
+    name: tuple(f for f in FEATURES if f.section == name)
+    for name in ("", "source", "tuning", "export", "export.meta_columns", "export.destination")
+}
