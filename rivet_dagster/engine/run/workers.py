@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rivet_dagster.engine.destinations.base import Store
-from rivet_dagster.engine.errors import RivetError, TransientError, as_rivet_error, error_object
+from rivet_dagster.engine.errors import RivetError, as_rivet_error, error_object
 from rivet_dagster.engine.names import part_name
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, UnitFailed
@@ -24,6 +24,9 @@ from rivet_dagster.engine.state.store import Claim, StateStore
 from rivet_dagster.engine.write.base import PartWriter, WriteOptions
 
 _IDLE_S = 0.2  # between looks for a unit that another worker may give back
+
+#: A new attempt at the unit cannot help; a new run, planned afresh, can.
+PLAN_IS_STALE = frozenset({"RIVET_SOURCE_SNAPSHOT_LOST", "RIVET_SOURCE_SCHEMA_CHANGED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ class WorkerPool:
             if error.stops_run:
                 self._stop.set()
             return 0.0
-        if isinstance(error, TransientError) and error.code == "RIVET_SOURCE_SNAPSHOT_LOST":
+        if error.code in PLAN_IS_STALE:
             self._fail_run(error)
             return 0.0
         wait = backoff_s(claim.attempt, order.retry_backoff_ms, error)

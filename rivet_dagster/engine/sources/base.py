@@ -55,6 +55,11 @@ class SourceFacts:
     relation: Any = None
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def stream(self) -> str:
+        """Which rows a cursor walks over: ``schema.table``, or ``query``."""
+        return f"{self.schema}.{self.table}" if self.table else "query"
+
     def column(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name == name), None)
 

@@ -125,7 +125,8 @@ class SnapshotHolder:
         self._connection = connector.connect()
         self._lock = threading.Lock()
         no_limits = SessionLimits()
-        self._transaction = connector.transaction(self._connection, limits=no_limits)
+        # planning resolves unqualified names, so the role's own search_path stays
+        self._transaction = connector.transaction(self._connection, limits=no_limits, search_path=False)
         self._transaction.__enter__()
         try:
             row = self._connection.execute("SELECT pg_export_snapshot()").fetchone()

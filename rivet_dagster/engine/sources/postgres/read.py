@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from psycopg import pq
+from psycopg.pq.abc import PGconn
 
 from rivet_dagster.engine.errors import RefusalError, RivetError, TransientError, as_rivet_error
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
@@ -32,6 +33,15 @@ class ReadOptions:
     max_value_bytes: int
     throttle_ms: int = 0
     throttle_rows: int = 10_000
+
+
+def described_types(pgconn: PGconn, statement: str) -> tuple[int, ...]:
+    """Type OIDs of the statement's output columns, as the server's parser sees them now."""
+    prepared = pgconn.prepare(b"", statement.encode())
+    if prepared.status != pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(prepared)
+    described = pgconn.describe_prepared(b"")
+    return tuple(described.ftype(i) for i in range(described.nfields))
 
 
 class PostgresReader:
@@ -96,12 +106,7 @@ class PostgresReader:
 
         A column that was retyped after planning could decode as something else of the same width.
         """
-        pgconn = connection.pgconn
-        prepared = pgconn.prepare(b"", statement.encode())
-        if prepared.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(prepared)
-        described = pgconn.describe_prepared(b"")
-        found = tuple(described.ftype(i) for i in range(described.nfields))
+        found = described_types(connection.pgconn, statement)
         for column, have, want in zip(self._columns, found, self._type_oids, strict=True):
             if have != want:
                 raise TransientError(

@@ -1,0 +1,111 @@
+"""The engine: config, state and sources of one rivet.yaml, and sessions that run its exports."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rivet_dagster.engine.destinations.local import LocalStore
+from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.names import expand_path
+from rivet_dagster.engine.run.session import Session
+from rivet_dagster.engine.sources.postgres.connect import SessionLimits
+from rivet_dagster.engine.sources.postgres.predicate import Origin
+from rivet_dagster.engine.sources.postgres.source import PostgresSource
+from rivet_dagster.engine.state.location import StateLocation
+from rivet_dagster.engine.state.store import StateStore
+
+if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig, RivetConfig
+
+DEFAULT_LOCK_WAIT_S = 600
+
+
+class Engine:
+    """Runs the exports of one config. Cheap to make: nothing is opened before it is needed.
+
+    state_url: see ``StateLocation``; by default ``RIVET_STATE_URL``, else a file beside the config,
+    so that the state does not depend on who starts the run or from where.
+    """
+
+    def __init__(self, config: RivetConfig, *, state_url: str | None = None) -> None:
+        self.config = config
+        self._state_url = state_url if state_url is not None else os.environ.get("RIVET_STATE_URL")
+        self._state: StateStore | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> StateStore:
+        with self._lock:
+            if self._state is None:
+                self._state = StateStore.open(StateLocation.parse(self._state_url, self.config.dir))
+            return self._state
+
+    def close(self) -> None:
+        with self._lock:
+            if self._state is not None:
+                self._state.close()
+                self._state = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def export(self, name: str) -> ExportConfig:
+        """Raises UsageError RIVET_CLI_EXPORT_UNKNOWN for a name that the config does not have."""
+        names = [e.name for e in self.config.exports]
+        if name not in names:
+            raise UsageError(
+                f"there is no export '{name}'; the config has: {', '.join(names)}",
+                code="RIVET_CLI_EXPORT_UNKNOWN",
+            )
+        return self.config.export(name)
+
+    def source(self, export: ExportConfig) -> PostgresSource:
+        tuning = self.config.tuning_for(export)
+        relation = export.relation
+        origin = Origin(*relation) if relation else Origin(query=export.query_text())
+        limits = SessionLimits(tuning.statement_timeout_s * 1000, tuning.lock_timeout_s * 1000)
+        source = self.config.source
+        return PostgresSource(export.name, origin, lambda: source.resolve().conninfo_kwargs(), limits)
+
+    def prefix(self, export: ExportConfig) -> Path:
+        """The export's folder, its tokens expanded now; a run expands them once and keeps the result."""
+        return Path(expand_path(str(export.destination.path), export=export.name))
+
+    def store(self, prefix: Path | str) -> LocalStore:
+        return LocalStore(Path(prefix))
+
+    def lock_wait(self, export: ExportConfig) -> int:
+        for wait in (export.lock_wait, self.config.lock_wait):
+            if wait is not None:
+                return wait
+        return DEFAULT_LOCK_WAIT_S
+
+    def session(self, name: str, *, holder: str, lock_wait: float | None = None) -> Session:
+        """A session of one export; entering it takes the export's lease.
+
+        Raises BusyError when another run keeps the lease for ``lock_wait`` seconds.
+        """
+        export = self.export(name)
+        wait = self.lock_wait(export) if lock_wait is None else lock_wait
+        return Session(self, export, holder=holder, lock_wait=wait)
+
+    def lease_key(self, name: str) -> str:
+        return f"chunk-run:{name}"
+
+    def source_moved(self, name: str) -> str | None:
+        """A token that changes when an incremental export has rows past its watermark, else None.
+
+        One indexed ``max`` on the source; None also for modes without a watermark.
+        """
+        export = self.export(name)
+        if export.mode != "incremental" or export.cursor_column is None:
+            return None
+        cursor = self.state.cursor(name, str(self.prefix(export)))
+        with self.source(export).planner(snapshot=False) as planner:
+            return planner.cursor_bounds(export.cursor_column, cursor.value if cursor else None).high

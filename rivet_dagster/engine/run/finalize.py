@@ -1,0 +1,235 @@
+"""The one end of every run: manifest, folder, marker, cursor (I3, I4, I6, I8; M1 to M7, M9)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rivet_dagster.engine import names
+from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.errors import IntegrityError
+from rivet_dagster.engine.plan.planner import CursorWindow
+from rivet_dagster.engine.plan.units import Part
+from rivet_dagster.engine.run.events import RunOutcome, RunPlan
+from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.sources.base import SourceFacts
+from rivet_dagster.engine.state.models import Boundary, CursorRow, JournalEvent, Lease, PartRow, RunFinish, RunHeader
+from rivet_dagster.engine.state.store import StateStore
+from rivet_dagster.engine.types.decision import Column, arrow_schema
+from rivet_dagster.engine.verify.manifest import (
+    MANIFEST_LIMIT,
+    Extraction,
+    Manifest,
+    SourceRecord,
+    UnitParts,
+    build_manifest,
+    success_body,
+)
+from rivet_dagster.engine.verify.manifest_reader import parse_manifest
+
+if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Finalizer:
+    """Ends one run. Every step may be repeated: a run killed between two of them is finished later."""
+
+    state: StateStore
+    lease: Lease
+    store: Store
+    export: ExportConfig
+    header: RunHeader
+    columns: tuple[Column, ...]
+    facts: SourceFacts
+    window: CursorWindow | None
+    notes: tuple[str, ...]
+    started: float
+
+    def finish(self, plan: RunPlan) -> RunOutcome:
+        """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
+        rows = self.state.parts(self.header.run_id)
+        manifest = self._manifest(plan, rows)
+        data = manifest.to_bytes()
+        self.store.put_bytes(names.manifest_copy(self.header.run_id), data)
+        fault_point("after_manifest_copy")
+        return self._publish(manifest, data)
+
+    def roll_forward(self) -> RunOutcome:
+        """Finish a run whose manifest an earlier process had written: the very same bytes (M4)."""
+        data = self.store.read_bytes(names.manifest_copy(self.header.run_id), MANIFEST_LIMIT)
+        assert data is not None
+        return self._publish(parse_manifest(data), data)
+
+    def skipped(self, reason: str) -> RunOutcome:
+        """Nothing to do: the prefix stays as it is, marker and manifest included."""
+        return self._outcome("skipped", rows=0, files=0, size=0, units=0, manifest_uri=None, reason=reason)
+
+    def _publish(self, manifest: Manifest, data: bytes) -> RunOutcome:
+        self.store.put_bytes(names.MANIFEST, data)
+        fault_point("after_manifest_update")
+        self._clear_folder(manifest)
+        fault_point("after_quarantine")
+        self._verify(manifest, data)
+        self.store.put_bytes(names.SUCCESS, success_body(data))
+        fault_point("after_success")
+        size = sum(p.size_bytes for p in manifest.committed)
+        self._complete(manifest, size)
+        fault_point("after_cursor_commit")
+        units = len(manifest.additions.units) if manifest.additions else 0
+        return self._outcome(
+            "success",
+            rows=manifest.row_count,
+            files=manifest.part_count,
+            size=size,
+            units=units,
+            manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
+        )
+
+    def _manifest(self, plan: RunPlan, rows: tuple[PartRow, ...]) -> Manifest:
+        parts: dict[int, list[Part]] = {}
+        for row in rows:
+            parts.setdefault(row.chunk_index, []).append(row.as_part())
+        started = self.header.created_at or datetime.now(UTC)
+        codec, _ = self.export.compression_resolved()
+        supersedes = [self.header.parent_run_id] if self.header.parent_run_id else []
+        return build_manifest(
+            run_id=self.header.run_id,
+            export_name=self.export.name,
+            started_at=started,
+            finished_at=datetime.now(UTC),
+            source=SourceRecord("postgres", self.facts.schema, self.facts.table, self._extraction()),
+            destination_kind=self.store.capabilities.kind,
+            destination_uri=self.store.uri(),
+            format=self.export.format,
+            compression=codec,
+            schema=arrow_schema(self.columns),
+            units=[UnitParts(unit, parts.get(unit.index, ())) for unit in plan.units],
+            consistency=self.header.consistency or "",
+            supersedes=supersedes,
+        )
+
+    def _extraction(self) -> Extraction:
+        window = self.window
+        if window is None:
+            return Extraction(self.header.mode)
+        return Extraction(
+            self.header.mode, window.column, window.native_type, cursor_low=window.low, cursor_high=window.high
+        )
+
+    def _clear_folder(self, manifest: Manifest) -> None:
+        """Move what killed attempts and superseded runs left to ``_quarantine``; remove torn temp files.
+
+        Only names that this export's runs write are touched, and nothing is deleted that a reader
+        could have taken for data.
+        """
+        mine = names.NameMatcher(self.export.name)
+        keep = {part.path for part in manifest.committed}
+        if self.export.mode == "incremental":
+            keep |= self._earlier_deltas()
+        for item in list(self.store.list()):
+            owned = mine.match(item.name)
+            if owned is None or item.name in keep:
+                continue
+            if owned.temporary:
+                self.store.delete(item.name)
+            else:
+                self.store.move(item.name, f"{names.QUARANTINE}/{owned.run_id}/{item.name}")
+
+    def _earlier_deltas(self) -> set[str]:
+        """Parts of earlier complete incremental runs, which this run adds to."""
+        known = self.state.all_part_names(self.export.name, self.header.prefix)
+        return {name for name, (_, status) in known.items() if status == "completed"}
+
+    def _verify(self, manifest: Manifest, data: bytes) -> None:
+        """M5 before the marker promises it: every part is there at its size, and the manifest too."""
+        problems = manifest.inconsistencies()
+        sizes = {item.name: item.size for item in self.store.list()}
+        for part in manifest.committed:
+            found = sizes.get(part.path)
+            if found != part.size_bytes:
+                problems.append(f"{part.path} has {found} bytes, the manifest says {part.size_bytes}")
+        if self.store.read_bytes(names.MANIFEST, MANIFEST_LIMIT) != data:
+            problems.append("manifest.json is not what was written")
+        if problems:
+            raise IntegrityError(
+                f"the run's output does not hold: {'; '.join(problems[:5])}",
+                code="RIVET_VALIDATE_FAILED",
+                export=self.export.name,
+            )
+
+    def _complete(self, manifest: Manifest, size: int) -> None:
+        units = manifest.additions.units if manifest.additions else ()
+        extraction = manifest.source.extraction
+        metrics: dict[str, Any] = {
+            "duration_ms": int((time.monotonic() - self.started) * 1000),
+            "total_rows": manifest.row_count,
+            "files_produced": manifest.part_count,
+            "bytes_written": size,
+            "format": manifest.format,
+            "mode": self.export.mode,
+            "schema_fingerprint": manifest.schema_fingerprint,
+        }
+        self.state.finish_run(
+            self.header.run_id,
+            self.lease,
+            RunFinish(
+                "completed",
+                metrics=metrics,
+                cursor=self._cursor_of(extraction),
+                schema_json=json.dumps([c.as_json() for c in self.columns]),
+                committed=self._boundary(extraction, len(units)),
+                events=(JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),),
+            ),
+        )
+
+    def _cursor_of(self, extraction: Extraction) -> CursorRow | None:
+        """From the manifest, so that a run rolled forward moves the cursor exactly as it would have."""
+        if extraction.cursor_high is None or extraction.cursor_column is None:
+            return None
+        stream = f"{self.header.source_identity}/{self.facts.stream}"
+        return CursorRow(
+            extraction.cursor_high,
+            extraction.cursor_column,
+            extraction.cursor_type or "",
+            stream,
+            self.header.run_id,
+        )
+
+    def _boundary(self, extraction: Extraction, units: int) -> Boundary | None:
+        if extraction.cursor_high is not None:
+            return Boundary("cursor", self.header.run_id, cursor=extraction.cursor_high)
+        if self.export.mode == "chunked" and units:
+            return Boundary("chunk", self.header.run_id, chunk_index=units - 1)
+        return None
+
+    def _outcome(
+        self,
+        status: str,
+        *,
+        rows: int,
+        files: int,
+        size: int,
+        units: int,
+        manifest_uri: str | None,
+        reason: str | None = None,
+    ) -> RunOutcome:
+        return RunOutcome(
+            status=status,
+            run_id=self.header.run_id,
+            export=self.export.name,
+            mode=self.export.mode,
+            rows=rows,
+            files=files,
+            bytes=size,
+            seconds=time.monotonic() - self.started,
+            units=units,
+            columns=self.columns,
+            prefix_uri=self.store.uri(),
+            manifest_uri=manifest_uri,
+            skip_reason=reason,
+            notes=self.notes,
+        )

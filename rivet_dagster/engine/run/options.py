@@ -1,0 +1,69 @@
+"""Config of an export becomes the options of reading and writing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from rivet_dagster.engine.sources.postgres.read import ReadOptions
+from rivet_dagster.engine.types.decision import Column
+from rivet_dagster.engine.write.base import WriteOptions
+
+if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
+    from rivet_dagster.config.tuning import Tuning
+
+MIB = 1 << 20
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 16 * MIB
+_ROW_GROUP_MB = 128  # of a `parquet:` block that names no size, as in the reference
+_MAX_ROWS = 10_000_000
+_ARROW_CODEC = {"none": None, "lz4": "lz4", "zstd": "zstd", "snappy": "snappy", "gzip": "gzip"}
+
+
+def write_options(export: ExportConfig) -> WriteOptions:
+    codec, level = export.compression_resolved()
+    rows, size = ROW_GROUP_ROWS, ROW_GROUP_BYTES
+    if export.parquet is not None and export.format == "parquet":
+        block = export.parquet
+        if block.row_group_rows is not None:
+            rows, size = block.row_group_rows, 1024 * MIB
+        elif block.target_row_group_mb is not None or block.row_group_strategy is not None:
+            rows, size = _MAX_ROWS, (block.target_row_group_mb or _ROW_GROUP_MB) * MIB
+        if block.max_row_group_mb is not None:
+            size = min(size, block.max_row_group_mb * MIB)
+    return WriteOptions(export.format, _ARROW_CODEC[codec], level, rows, size, export.max_file_bytes)
+
+
+def read_options(write: WriteOptions, tuning: Tuning) -> ReadOptions:
+    """A batch is a row group; the memory budget of the tuning caps it."""
+    size = write.max_bytes
+    if tuning.batch_size_memory_mb is not None:
+        size = min(size, tuning.batch_size_memory_mb * MIB)
+    return ReadOptions(
+        max_rows=write.max_rows,
+        max_bytes=size,
+        max_value_bytes=min(tuning.max_value_mb, 1000) * MIB,
+        throttle_ms=tuning.throttle_ms,
+        throttle_rows=tuning.batch_size,
+    )
+
+
+def plan_hash(export: ExportConfig, columns: tuple[Column, ...], identity: str) -> str:
+    """Changes when a run in progress could not be continued: other rows, other columns, other files."""
+    parts = {
+        "source": identity,
+        "export": export.model_dump(
+            mode="json",
+            include={
+                "name", "query", "query_file", "table", "mode", "cursor_column", "chunk_column", "chunk_size",
+                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "format", "compression",
+                "compression_level", "compression_profile", "parquet", "max_file_size",
+            },
+        ),
+        "query": export.query_text(),
+        "destination": str(export.destination.path),
+        "columns": [c.as_json() for c in columns],
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,348 @@
+"""One run of one export, under its lease: plan, execute, finalize."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, representative
+from rivet_dagster.engine.names import new_run_id
+from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
+from rivet_dagster.engine.plan.units import Part, WorkUnit
+from rivet_dagster.engine.run import resume
+from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
+from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.finalize import Finalizer
+from rivet_dagster.engine.run.options import plan_hash, read_options, write_options
+from rivet_dagster.engine.run.resume import Next
+from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
+from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
+from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
+from rivet_dagster.engine.state.lease import LeaseKeeper
+from rivet_dagster.engine.state.models import CursorRow, RunHeader, UnitRow
+from rivet_dagster.engine.write import new_part_writer
+
+if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
+    from rivet_dagster.engine.run.engine import Engine
+
+
+class Session:
+    """Holds the export's lease from enter to exit. Call ``plan``, then ``execute``, then ``finalize``."""
+
+    def __init__(self, engine: Engine, export: ExportConfig, *, holder: str, lock_wait: float) -> None:
+        self.engine = engine
+        self.export = export
+        self._holder = holder
+        self._lock_wait = lock_wait
+        self._stack = contextlib.ExitStack()
+        self._planner: PostgresPlanner | None = None
+        self._header: RunHeader | None = None
+        self._plan: RunPlan | None = None
+        self._skip_reason: str | None = None
+        self._cursor: CursorWindow | None = None
+        self._errors: list[RivetError] = []
+        self._notes: list[str] = []
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Session:
+        state = self.engine.state
+        lease = state.acquire(self.engine.lease_key(self.export.name), self._holder, wait_s=self._lock_wait)
+        self._stack.callback(state.release, lease)
+        self.keeper = self._stack.enter_context(LeaseKeeper(state, lease))
+        fault_point("after_lease")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def header(self) -> RunHeader:
+        if self._header is None:
+            raise UsageError("plan() comes first")
+        return self._header
+
+    def plan(self, *, only: Collection[str] | None = None, fresh: bool = False) -> RunPlan:
+        """Plan a run, or continue the open one. ``only``: partition keys to run; None: all outstanding.
+
+        Nothing is written at the destination. Raises the error tree, naming export and key.
+        """
+        snapshot = self.export.mode in {"full", "incremental"}
+        source = self.engine.source(self.export)
+        self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
+        identity = self.engine.config.source.identity()
+        self._hash = plan_hash(self.export, self._planner.facts.columns, identity)
+        continued = self._continue_open_run(only, fresh=fresh)
+        if continued is None and only is not None:
+            continued = self._rerun_selected(only)
+        if continued is None:
+            continued = self._plan_fresh(identity)
+        self._plan = continued
+        fault_point("after_plan")
+        return continued
+
+    def execute(self) -> Iterator[RunEvent]:
+        """Run the outstanding units; events come as they happen, finished units first.
+
+        Raises nothing for failed units: ``finalize`` does. The lease is checked before each commit.
+        """
+        plan = self._require_plan()
+        for note in self._notes:
+            yield RunNote(note)
+        yield from self._carried(plan)
+        if not plan.outstanding:
+            return
+        store = self.engine.store(self.header.prefix)
+        store.prepare()
+        # readers of the folder rely on the marker; it comes back when the folder is exact again
+        store.delete("_SUCCESS")
+        pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
+        try:
+            yield from pool.events()
+        finally:
+            self._errors.extend(pool.errors)
+
+    def finalize(self) -> RunOutcome:
+        """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
+        plan = self._require_plan()
+        finalizer = self._finalizer()
+        if self._skip_reason is not None:
+            return finalizer.skipped(self._skip_reason)
+        progress = self.engine.state.progress(self.header.run_id)
+        if self._errors or progress.completed < progress.total:
+            raise self._failure(progress.total - progress.completed)
+        self.keeper.check()
+        fault_point("before_finalize")
+        return finalizer.finish(plan)
+
+    @property
+    def complete(self) -> bool:
+        """Every unit of the run is committed (a run of selected partitions may leave others open)."""
+        progress = self.engine.state.progress(self.header.run_id)
+        return progress.completed == progress.total
+
+    @property
+    def errors(self) -> tuple[RivetError, ...]:
+        return tuple(self._errors)
+
+    def failure(self) -> RivetError | None:
+        """The error that stands for this session's failed units, None without any."""
+        return representative(self._errors) if self._errors else None
+
+    def _require_plan(self) -> RunPlan:
+        if self._plan is None:
+            raise UsageError("plan() comes first")
+        return self._plan
+
+    def _failure(self, missing: int) -> RivetError:
+        if self._errors:
+            return representative(self._errors)
+        return UsageError(
+            f"{missing} units are not complete yet; materialize their partitions too",
+            code="RIVET_PARTITION_UNKNOWN",
+            export=self.export.name,
+        )
+
+    def _continue_open_run(self, only: Collection[str] | None, *, fresh: bool) -> RunPlan | None:
+        state = self.engine.state
+        run = state.open_run(self.export.name)
+        if run is None:
+            return None
+        store = self.engine.store(run.prefix)
+        decision = resume.decide(
+            run, store, self.export, self._hash, selected=only is not None, fresh=fresh
+        )
+        if decision.next is Next.ROLL_FORWARD:
+            self._header = run
+            self._finalizer().roll_forward()
+            self._notes.append(f"completed run {run.run_id}: {decision.reason}")
+            self._header = None
+            return None
+        if decision.next is Next.ABANDON:
+            state.interrupt_run(run.run_id, self.keeper.lease)
+            self._notes.append(f"run {run.run_id} is given up: {decision.reason}")
+            return None
+        self._header = run
+        state.reset_running(run.run_id, self.keeper.lease)
+        rows = state.units(run.run_id)
+        chosen = resume.select_units(rows, only)
+        state.requeue(run.run_id, chosen, self.keeper.lease)
+        outstanding = frozenset(r.unit.index for r in rows if r.unit.index in chosen and r.status != "completed")
+        self._notes.append(f"run {run.run_id} goes on: {len(outstanding)} of {len(rows)} units are outstanding")
+        return _run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
+
+    def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
+        """Units of the last complete run, done again in a new run that carries the others."""
+        state = self.engine.state
+        base = state.latest_run(self.export.name, statuses=("completed",))
+        if base is None or base.consistency != "chunk" or base.plan_hash != self._hash:
+            self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
+            return None
+        rows = state.units(base.run_id)
+        if not rows:
+            return None
+        chosen = resume.select_units(rows, only)
+        carried: dict[int, tuple[Part, ...]] = {r.unit.index: () for r in rows if r.unit.index not in chosen}
+        header = self._new_header(base.prefix, base.mode, base.consistency, parent=base.run_id)
+        state.begin_run(
+            header, [r.unit for r in rows], self.keeper.lease, completed=_carried_parts(state.parts(base.run_id), carried)
+        )
+        self._header = header
+        return _run_plan(header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again")
+
+    def _plan_fresh(self, identity: str) -> RunPlan:
+        state, planner = self.engine.state, self._planner
+        assert planner is not None
+        prefix = str(self.engine.prefix(self.export))
+        watermark = self._watermark(prefix, identity) if self.export.mode == "incremental" else None
+        plan: Plan = plan_export(self.export, planner, watermark)
+        self._note_drift(planner)
+        self._cursor = plan.cursor
+        self._skip_reason = plan.skip_reason
+        header = self._new_header(prefix, plan.strategy, plan.consistency)
+        self._header = header
+        if plan.skip_reason is None:
+            state.begin_run(header, plan.units, self.keeper.lease)
+        return RunPlan(
+            header.run_id,
+            False,
+            plan.units,
+            frozenset(u.index for u in plan.units),
+            _partitions(plan.units),
+            plan.strategy,
+            plan.reason,
+            planner.facts.est_rows,
+        )
+
+    def _watermark(self, prefix: str, identity: str) -> str | None:
+        """The committed cursor, refused when it belongs to another column or source (ADR-0033)."""
+        cursor = self.engine.state.cursor(self.export.name, prefix)
+        if cursor is None:
+            return None
+        assert self._planner is not None
+        stream = f"{identity}/{self._planner.facts.stream}"
+        if cursor.column != self.export.cursor_column or cursor.stream not in ("", stream):
+            raise resume_refusal(cursor, self.export, stream)
+        return cursor.value
+
+    def _note_drift(self, planner: PostgresPlanner) -> None:
+        accepted = self.engine.state.accepted_schema(self.export.name)
+        if accepted is None or self.export.on_schema_drift == "continue":
+            return
+        before = {c["name"]: c["type"] for c in json.loads(accepted)}
+        now = {c.name: str(c.arrow) for c in planner.facts.columns}
+        added = sorted(now.keys() - before.keys())
+        removed = sorted(before.keys() - now.keys())
+        retyped = sorted(n for n in now.keys() & before.keys() if now[n] != before[n])
+        for what, columns in (("added", added), ("removed", removed), ("retyped", retyped)):
+            if columns:
+                self._notes.append(f"schema drift: columns {what}: {', '.join(columns)}")
+
+    def _new_header(
+        self, prefix: str, mode: str, consistency: str | None, *, parent: str | None = None
+    ) -> RunHeader:
+        assert self._planner is not None
+        columns = [c.as_json() for c in self._planner.facts.columns]
+        return RunHeader(
+            run_id=new_run_id(self.export.name),
+            export_name=self.export.name,
+            prefix=prefix,
+            mode=mode,
+            plan_hash=self._hash,
+            parent_run_id=parent,
+            consistency=consistency,
+            schema_json=json.dumps(columns),
+            source_identity=self.engine.config.source.identity(),
+            max_chunk_attempts=self._max_attempts(),
+            holder=self._holder,
+        )
+
+    def _max_attempts(self) -> int:
+        tuning = self.engine.config.tuning_for(self.export)
+        return self.export.chunk_max_attempts or tuning.max_retries + 1
+
+    def _carried(self, plan: RunPlan) -> Iterator[RunEvent]:
+        """Report the units that are done already, once each, with their parts."""
+        if not plan.resumed:
+            return
+        parts: dict[int, list[Part]] = {}
+        for row in self.engine.state.parts(plan.run_id):
+            parts.setdefault(row.chunk_index, []).append(row.as_part())
+        for unit_row in self.engine.state.units(plan.run_id):
+            if unit_row.status == "completed":
+                yield _carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
+
+    def _work_order(self, plan: RunPlan) -> WorkOrder:
+        planner = self._planner
+        assert planner is not None
+        source = self.engine.source(self.export)
+        options = write_options(self.export)
+        tuning = self.engine.config.tuning_for(self.export)
+        reading = read_options(options, tuning)
+        columns = source.file_columns(planner.facts.columns, options.format)
+        return WorkOrder(
+            run_id=plan.run_id,
+            state=self.engine.state,
+            keeper=self.keeper,
+            store=self.engine.store(self.header.prefix),
+            options=options,
+            new_writer=lambda path: new_part_writer(path, columns, options),
+            new_reader=lambda: source.reader(planner, options.format, reading),
+            checksum=batch_checksums if options.format == "parquet" else None,
+            max_attempts=self._max_attempts(),
+            retry_backoff_ms=tuning.retry_backoff_ms,
+            only=plan.outstanding,
+        )
+
+    def _finalizer(self) -> Finalizer:
+        assert self._planner is not None
+        return Finalizer(
+            state=self.engine.state,
+            lease=self.keeper.lease,
+            store=self.engine.store(self.header.prefix),
+            export=self.export,
+            header=self.header,
+            columns=self._planner.facts.columns,
+            facts=self._planner.facts,
+            window=self._cursor,
+            notes=tuple(self._notes),
+            started=self._started,
+        )
+
+
+def resume_refusal(cursor: CursorRow, export: ExportConfig, stream: str) -> RivetError:
+    return RefusalError(
+        f"the stored cursor belongs to column '{cursor.column}' of {cursor.stream or 'another stream'}, "
+        f"not to '{export.cursor_column}' of {stream}",
+        code="RIVET_STATE_CURSOR_OWNER_MISMATCH",
+        export=export.name,
+        field="cursor_column",
+    )
+
+
+def _carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -> dict[int, Any]:
+    found: dict[int, list[Any]] = {index: [] for index in carried}
+    for row in rows:
+        if row.chunk_index in found:
+            found[row.chunk_index].append(row)
+    return {index: tuple(parts) for index, parts in found.items()}
+
+
+def _carried_event(row: UnitRow, parts: tuple[Part, ...]) -> UnitCommitted:
+    return UnitCommitted(
+        row.unit, row.rows, len(parts), row.bytes, row.seconds, row.attempts, parts, carried=True
+    )
+
+
+def _partitions(units: Collection[WorkUnit]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(u.partition for u in units))
+
+
+def _run_plan(
+    header: RunHeader, rows: Collection[UnitRow], outstanding: frozenset[int], *, resumed: bool, reason: str
+) -> RunPlan:
+    units = tuple(r.unit for r in rows)
+    return RunPlan(header.run_id, resumed, units, outstanding, _partitions(units), header.mode, reason)

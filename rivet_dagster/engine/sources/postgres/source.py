@@ -1,0 +1,319 @@
+"""PostgreSQL as a source of the engine: facts for planning, one snapshot a run, readers for workers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError
+from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
+from rivet_dagster.engine.sources.postgres import catalog, connect
+from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
+from rivet_dagster.engine.sources.postgres.kernel import Wire
+from rivet_dagster.engine.sources.postgres.predicate import Origin
+from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal, quote_relation
+from rivet_dagster.engine.sources.postgres.read import PostgresReader, ReadOptions, described_types
+from rivet_dagster.engine.sources.postgres.sqlstate import classify
+from rivet_dagster.engine.sources.postgres.types import require_supported
+from rivet_dagster.engine.types.decision import Column
+from rivet_dagster.engine.write.csv import as_server_hex, as_server_text, needs_server_text
+
+CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
+
+_OLDEST = 120_000
+_TID_RANGE_SCAN = 140_000  # before it, a ctid range reads the whole heap
+_SAMPLE_ROWS = 30_000
+_SAMPLE_PAGES = 300
+_ENDLESS = {"date", "timestamp", "timestamptz"}
+_NAN = {"float4", "float8", "numeric"}
+
+
+def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
+    """The columns as they are read for the format: CSV takes some values as the server's text."""
+    if file_format != "csv":
+        return columns
+    return tuple(
+        as_server_hex(c, Wire.TEXT)
+        if pa.types.is_binary(c.arrow)
+        else as_server_text(c, Wire.TEXT)
+        if needs_server_text(c)
+        else c
+        for c in columns
+    )
+
+
+class PostgresSource:
+    """One export's source. ``conninfo`` is libpq's keywords and may hold the password."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self, export: str, origin: Origin, conninfo: Callable[[], dict[str, Any]], limits: SessionLimits
+    ) -> None:
+        self.export = export
+        self.origin = origin
+        # asked for on first use: definitions load without the password in the environment
+        self._conninfo = conninfo
+        self._limits = limits
+        self._connector: PostgresConnector | None = None
+
+    @property
+    def connector(self) -> PostgresConnector:
+        if self._connector is None:
+            self._connector = PostgresConnector(self._conninfo(), self._limits)
+        return self._connector
+
+    @contextlib.contextmanager
+    def planner(self, *, snapshot: bool) -> Iterator[PostgresPlanner]:
+        """A planning connection; with ``snapshot`` it also holds the run's exported snapshot."""
+        with self.faults():
+            planner = PostgresPlanner(self, snapshot=snapshot)
+        try:
+            yield planner
+        finally:
+            planner.close()
+
+    @contextlib.contextmanager
+    def faults(self) -> Iterator[None]:
+        """Turn psycopg's errors into the engine's."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise classify(error, export=self.export) from error
+        except RivetError as error:
+            error.export = error.export or self.export
+            raise
+
+    def reader(self, planner: PostgresPlanner, file_format: str, options: ReadOptions) -> PostgresReader:
+        return PostgresReader(
+            self.connector,
+            self.export,
+            planner.origin,
+            _read_columns(planner.facts.columns, file_format),
+            planner.type_oids(file_format),
+            options,
+            planner.snapshot_id(),
+            planner.filenodes(),
+        )
+
+    def file_columns(self, columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
+        return _read_columns(columns, file_format)
+
+
+class PostgresPlanner:
+    """Answers what planning asks, inside one transaction, which lives as long as the run needs it."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(self, source: PostgresSource, *, snapshot: bool) -> None:
+        self._source = source
+        self._holder: SnapshotHolder | None = None
+        self._connection: psycopg.Connection[Any]
+        if snapshot:
+            self._holder = SnapshotHolder(source.connector)
+            self._connection = self._holder.connection
+        else:
+            self._connection = source.connector.connect()
+        try:
+            self.relation: catalog.Relation | None = None
+            self.facts = self._read_facts()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connect.close(self._connection)
+
+    def snapshot_id(self) -> str | None:
+        return self._holder.snapshot if self._holder else None
+
+    @property
+    def origin(self) -> Origin:
+        """What is read, its schema resolved: workers do not depend on a search_path."""
+        if self.relation is None:
+            return self._source.origin
+        return Origin(self.relation.schema, self.relation.name)
+
+    def check_snapshot(self) -> None:
+        """Raise TransientError when the snapshot of the run is gone."""
+        if self._holder:
+            self._holder.check()
+
+    def type_oids(self, file_format: str) -> tuple[int, ...]:
+        """Types of the read's SELECT list as the server's parser sees them now."""
+        columns = _read_columns(self.facts.columns, file_format)
+        select = ", ".join(c.select for c in columns)
+        statement = f"SELECT {select} FROM {self._from()}"
+        with self._source.faults():
+            return described_types(self._connection.pgconn, statement)
+
+    def filenodes(self) -> dict[str, int]:
+        """Storage of each heap that is read by pages; it changes when a heap is rewritten."""
+        if self.relation is None or self._holder is None:
+            return {}
+        found = {}
+        for leaf in self.relation.leaves:
+            name = quote_relation(leaf.schema, leaf.name)
+            node = self._one(f"SELECT pg_catalog.pg_relation_filenode({leaf.oid}::oid::regclass)")
+            if node is not None:
+                found[name] = int(node)
+        return found
+
+    def integer_bounds(self, column: str) -> tuple[int, int] | None:
+        """(min, max) of an integer column, None when it has no value."""
+        name = quote_ident(column)
+        with self._source.faults():
+            row = self._query(f"SELECT min({name})::text, max({name})::text FROM {self._from()}")
+        if row is None or row[0] is None:
+            return None
+        try:
+            return int(row[0]), int(row[1])
+        except ValueError as error:
+            raise RefusalError(
+                f"bounds of '{column}' are not integers", code="RIVET_PLAN_BOUNDS_UNREADABLE"
+            ) from error
+
+    def has_nulls(self, column: str) -> bool:
+        return bool(
+            self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
+        )
+
+    def key_boundaries(self, column: str, ranges: int) -> list[str]:
+        """At most ``ranges - 1`` ascending values of the key that split the table evenly.
+
+        Sampled by block, sorted by the server, so the column's own order and collation decide.
+        """
+        if ranges <= 1 or self.relation is None:
+            return []
+        rows, pages = self.facts.est_rows or 0, max(self.relation.pages, 1)
+        share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
+        percent = min(100.0, 100.0 * share)
+        name = quote_ident(column)
+        with self._source.faults():
+            # every (count/ranges)-th sampled key, picked by rank: works for every ordered type
+            found = self._connection.execute(
+                f"WITH s AS (SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,"  # type: ignore[call-overload]
+                f" count(*) OVER () AS n FROM {self._from()} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42))"
+                f" SELECT k::text FROM (SELECT DISTINCT ON (b) k, b FROM"
+                f" (SELECT k, (r * {ranges} - 1) / n AS b, r FROM s) q ORDER BY b, r DESC) p"
+                f" WHERE b < {ranges - 1} ORDER BY k"
+            ).fetchall()
+        return [str(row[0]) for row in found]
+
+    def cursor_bounds(self, column: str, after: str | None) -> CursorBounds:
+        """The highest cursor value past ``after`` in this snapshot. Refuses values that end the order."""
+        name = quote_ident(column)
+        found = self.facts.column(column)
+        native = found.native_type if found else ""
+        where = f" WHERE {name} > {quote_literal(after)}" if after is not None else ""
+        row = self._query(f"SELECT max({name})::text FROM {self._from()}{where}")
+        high = None if row is None or row[0] is None else str(row[0])
+        if high is not None and high.lower() in {"infinity", "nan"}:
+            raise RefusalError(
+                f"cursor column '{column}' holds {high}, past which no row could ever be found",
+                code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
+                field="cursor_column",
+            )
+        return CursorBounds(high, native)
+
+    def fetch_one(self, statement: str) -> tuple[Any, ...] | None:
+        """One row of a planning or verification query."""
+        with self._source.faults():
+            return self._query(statement)
+
+    def _from(self) -> str:
+        return self.origin.from_sql()
+
+    def _query(self, statement: str) -> tuple[Any, ...] | None:
+        with self._source.faults():
+            row = self._connection.execute(statement).fetchone()  # type: ignore[call-overload]
+            return None if row is None else tuple(row)
+
+    def _one(self, statement: str) -> Any:
+        row = self._query(statement)
+        return None if row is None else row[0]
+
+    def _read_facts(self) -> SourceFacts:
+        origin = self._source.origin
+        server = catalog.server_facts(self._connection)
+        if server.version < _OLDEST:
+            raise EnvironmentFault(
+                f"the server is PostgreSQL {server.version // 10_000}", code="RIVET_SOURCE_VERSION_UNSUPPORTED"
+            )
+        if origin.query is not None:
+            columns = catalog.describe_query(self._connection, origin.query)
+            require_supported(columns, what=f"export '{self._source.export}'")
+            self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
+            return _facts(columns, None, None)
+        assert origin.table is not None
+        relation = catalog.describe_table(self._connection, origin.schema, origin.table, server=server)
+        self._refuse_unreadable(relation)
+        require_supported(relation.columns, what=relation.sql)
+        if relation.kind == "v":
+            self._refuse_hidden_rows(f"SELECT 1 FROM {relation.sql}")
+        self.relation = relation
+        return _facts(relation.columns, relation, server.version)
+
+    def _refuse_unreadable(self, relation: catalog.Relation) -> None:
+        if not relation.can_select:
+            what = (
+                f"columns {', '.join(relation.columns_denied[:10])} of {relation.sql}"
+                if relation.columns_denied and relation.schema_usage
+                else relation.sql
+            )
+            raise EnvironmentFault(
+                f"the role may not read {what}", code="RIVET_SOURCE_PERMISSION_DENIED", sqlstate="42501"
+            )
+        if relation.rows_hidden:
+            raise RefusalError(
+                f"row-level security hides rows of {relation.sql} from this role", code="RIVET_SOURCE_ROW_SECURITY"
+            )
+
+    def _refuse_hidden_rows(self, select: str) -> None:
+        if catalog.blocked_by_row_security(self._connection, select):
+            raise RefusalError(
+                "row-level security hides rows below this view or query from this role",
+                code="RIVET_SOURCE_ROW_SECURITY",
+            )
+
+
+def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
+    """The relation's own heaps; empty when it has to be read in one piece through its name."""
+    if relation.kind in "vf" or not all(leaf.readable for leaf in relation.leaves):
+        return ()
+    return tuple(
+        Heap(
+            {"relation": [leaf.schema, leaf.name], "only": leaf.kind in "rf"},
+            leaf.pages,
+            leaf.bytes,
+            split=leaf.is_heap and version >= _TID_RANGE_SCAN,
+        )
+        for leaf in relation.leaves
+    )
+
+
+def _facts(columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None) -> SourceFacts:
+    integers = frozenset(c.name for c in columns if c.wire in {Wire.INT16, Wire.INT32, Wire.INT64})
+    if relation is None:
+        names = frozenset(c.name for c in columns)
+        return SourceFacts(None, None, columns, (), None, None, (), (), integers, names)
+    keys = tuple(k.columns[0] for k in relation.unique_keys if len(k.columns) == 1 and k.not_null)
+    rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
+    assert version is not None
+    return SourceFacts(
+        relation.schema,
+        relation.name,
+        columns,
+        _heaps(relation, version),
+        rows,
+        relation.bytes,
+        keys,
+        relation.primary_key,
+        integers,
+        frozenset(c.name for c in columns if c.nullable),
+        relation=relation,
+    )
