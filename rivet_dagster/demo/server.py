@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import shutil
@@ -10,7 +9,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +16,11 @@ from typing import IO, Final, Literal
 from urllib.parse import quote
 
 from rivet_dagster.demo.install import Installation, server_uid
+from rivet_dagster.demo.process import bound_to_parent
 
 StopMode = Literal["fast", "immediate"]
 
 _STOP_SIGNAL: Final[dict[str, signal.Signals]] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-_PR_SET_PDEATHSIG: Final = 1
 _PORT_ATTEMPTS: Final = 8
 _READY_LINE: Final = 7  # of postmaster.pid, counted from 0: "ready" once connections are accepted
 _PORT_LINE: Final = 3
@@ -248,18 +246,5 @@ def _spawn(
         user=uid,
         group=uid,
         extra_groups=None if uid is None else [],
-        preexec_fn=_die_with_parent(death_signal),  # noqa: PLW1509 - the hook only calls prctl
+        preexec_fn=bound_to_parent(death_signal),  # noqa: PLW1509 - the hook only calls prctl
     )
-
-
-def _die_with_parent(sig: signal.Signals) -> Callable[[], None]:
-    """A hook for the child: the kernel sends it ``sig`` when the thread that started it ends."""
-    prctl = ctypes.CDLL(None).prctl  # resolved before the fork; the child only calls it
-    parent = os.getpid()
-
-    def hook() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before the call
-            os._exit(1)
-
-    return hook
