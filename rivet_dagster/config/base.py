@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 from pydantic_core import PydanticCustomError
 
 KeyPath = tuple[str | int, ...]
@@ -90,6 +90,12 @@ def _read_text(value: Any) -> Any:
     raise PydanticCustomError("rivet_type", "must be text, not {got}", {"got": kind_of(value)})
 
 
+def _not_blank(value: str) -> str:
+    if value.strip():
+        return value
+    raise PydanticCustomError("rivet_type", "must not be empty")
+
+
 def _read_int(value: Any) -> Any:
     if isinstance(value, Plain) and _INT.fullmatch(value):
         value = int(value, 0) if value[:2] in ("0o", "0x") else int(value)
@@ -138,6 +144,8 @@ def kind_of(value: Any) -> str:
 
 
 Text = Annotated[str, BeforeValidator(_read_text)]
+#: Text that names something: a column, a file, a variable.
+Name = Annotated[str, BeforeValidator(_read_text), AfterValidator(_not_blank)]
 Int = Annotated[int, BeforeValidator(_read_int)]
 Number = Annotated[float, BeforeValidator(_read_number)]
 Flag = Annotated[bool, BeforeValidator(_read_flag)]

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr
 
-from rivet_dagster.config.base import Flag, Int, Number, Section, Text, TextList
+from rivet_dagster.config.base import Context, Flag, Int, Name, Number, Problem, Section, Text, TextList
 from rivet_dagster.config.cdc import CdcConfig
 from rivet_dagster.config.dagster_block import ExportDagster
 from rivet_dagster.config.destination import DestinationConfig
+from rivet_dagster.config.export_rules import export_problems
 from rivet_dagster.config.load import LoadOverride
 from rivet_dagster.config.parquet import ParquetConfig
 from rivet_dagster.config.quality import MetaColumns, QualityConfig
 from rivet_dagster.config.settle import SettleConfig
 from rivet_dagster.config.sizes import parse_size
 from rivet_dagster.config.tuning import TuningConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rivet_dagster.config.base import Context, Problem
 
 Mode = Literal["full", "incremental", "chunked", "time_window", "cdc"]
 Format = Literal["parquet", "csv"]
@@ -43,29 +39,29 @@ _DEFAULT_LEVEL: dict[Codec, int] = {"zstd": 3, "gzip": 6}
 class ExportConfig(Section):
     name: Text
     query: Text | None = None
-    query_file: Text | None = None
+    query_file: Name | None = None
     table: Text | None = None
     tables: TextList | None = None
     mode: Mode = "full"
     cdc: CdcConfig | None = None
-    cursor_column: Text | None = None
-    cursor_fallback_column: Text | None = None
+    cursor_column: Name | None = None
+    cursor_fallback_column: Name | None = None
     incremental_cursor_mode: Literal["single_column", "coalesce"] = "single_column"
     settle: SettleConfig | None = None
-    chunk_column: Text | None = None
+    chunk_column: Name | None = None
     chunk_dense: Flag = False
     chunk_size: Annotated[Int, Field(ge=1)] = DEFAULT_CHUNK_SIZE
     chunk_size_memory_mb: Annotated[Int, Field(ge=1)] | None = None
     chunk_count: Annotated[Int, Field(ge=1)] | None = None
     chunk_by_days: Annotated[Int, Field(ge=1)] | None = None
-    chunk_by_key: Text | None = None
+    chunk_by_key: Name | None = None
     chunk_checkpoint: Flag = False
     chunk_max_attempts: Annotated[Int, Field(ge=1)] | None = None
     keyset_incremental: Flag = False
     parallel: Annotated[Int, Field(ge=1)] = 1
     wave: Annotated[Int, Field(ge=0)] | None = None
     parallel_safe: Flag | None = None
-    time_column: Text | None = None
+    time_column: Name | None = None
     time_column_type: Literal["timestamp", "unix"] = "timestamp"
     days_window: Annotated[Int, Field(ge=1)] | None = None
     partition_by: Text | None = None
@@ -95,8 +91,6 @@ class ExportConfig(Section):
     _dir: Path | None = PrivateAttr(None)
 
     def problems(self, context: Context) -> Iterator[Problem]:
-        from rivet_dagster.config.export_rules import export_problems
-
         return export_problems(self, context)
 
     @property

@@ -44,6 +44,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("", "parallel_export_processes", (False,), "let Dagster run the assets side by side"),
     Feature("", "load", (None,), "load the files in a step of your own"),
     Feature("source", "type", ("postgres",), "use `type: postgres`"),
+    Feature("source", "mongo", (None,), "use `type: postgres`"),
     Feature("tuning", "memory_threshold_mb", (None, 0), "remove it; batches are already sized by memory"),
     Feature("tuning", "max_batch_memory_mb", (None, 0), "use `batch_size_memory_mb`"),
     Feature("tuning", "on_batch_memory_exceeded", (None, "warn"), "use `batch_size_memory_mb`"),

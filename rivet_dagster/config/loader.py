@@ -71,10 +71,7 @@ def _register_secrets(document: Document) -> None:
         if isinstance(password := source.get("password"), str):
             register_secret(str(password))
         if isinstance(url := source.get("url"), str):
-            register_url(str(url))
-            for value in document.substituted.get(("source", "url"), ()):
-                if "://" in value or value == url:
-                    register_secret(value)
+            register_url(str(url), document.substituted.get(("source", "url"), ()))
     for keys in (("notifications", "slack", "webhook_url"), ("load", "url")):
         if isinstance(value := _dig(data, keys), str):
             register_secret(str(value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import types
 import typing
 from collections.abc import Iterable
 from typing import Any, Final
@@ -48,6 +47,8 @@ def problems_of(error: ValidationError, place: Place) -> list[Problem]:
     for detail in error.errors(include_url=False, include_context=True, include_input=True):
         path = _known(detail, place)
         found.setdefault(path, _problem(detail, path))
+    for path in [p for p in found if any(len(q) > len(p) and q[: len(p)] == p for q in found)]:
+        del found[path]  # the other member of a union; the error inside says what is wrong
     return sorted(found.values(), key=lambda p: place.line(p.path) or 0)
 
 
@@ -136,6 +137,7 @@ def _model_at(path: Iterable[str | int]) -> type[BaseModel] | None:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        return annotation if issubclass(annotation, BaseModel) else None
+    if typing.get_origin(annotation) is None:
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        return annotation if is_model else None
     return next((m for a in typing.get_args(annotation) if (m := _model_in(a)) is not None), None)

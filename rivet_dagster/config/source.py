@@ -7,13 +7,13 @@ location must load where the password is not set.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr
 
-from rivet_dagster.config.base import Context, Int, Place, Problem, Secret, Section, Text
+from rivet_dagster.config.base import Context, Int, Name, Place, Problem, Secret, Section, Text
 from rivet_dagster.config.mongo import MongoConfig
 from rivet_dagster.config.resolved import DEFAULT_PORT, SSL_STRENGTH, ResolvedSource
 from rivet_dagster.config.source_url import PASSED, SCHEMES, ParsedUrl, UrlFault, parse_url, scheme_of
@@ -31,13 +31,13 @@ _STRUCTURED = ("host", "port", "user", "password", "password_env", "database")
 class SourceConfig(Section):
     type: SourceType
     url: Secret | None = None
-    url_env: Text | None = None
-    url_file: Text | None = None
+    url_env: Name | None = None
+    url_file: Name | None = None
     host: Text | None = None
     port: Annotated[Int, Field(ge=1, le=65535)] | None = None
     user: Text | None = None
     password: Secret | None = None
-    password_env: Text | None = None
+    password_env: Name | None = None
     database: Text | None = None
     environment: Literal["local", "replica", "production"] | None = None
     tls: TlsConfig | None = None
@@ -256,17 +256,25 @@ class SourceConfig(Section):
 _URL_FIX = "write postgresql://user:password@host:5432/database and percent-encode / ? # @ : in the password"
 
 
-def register_url(url: str) -> None:
-    """Remember the secret parts of ``url``: the password as written and decoded, a key's passphrase."""
+def register_url(url: str, parts: Sequence[str] = ()) -> None:
+    """Remember what is secret in ``url``: all of it, its password as written and decoded, a key's passphrase.
+
+    parts: values that were put into the URL; those that are a piece of the password count too.
+    """
+    register_secret(url)
     try:
         parsed = parse_url(url)
     except UrlFault:
-        register_secret(url)
         head = url.rpartition("@")[0]
         register_secret(head.partition("://")[2].partition(":")[2])
+        for part in parts:
+            register_secret(part)
         return
     for value in (parsed.password, parsed.raw_password, parsed.params.get("sslpassword")):
         register_secret(value)
+        for part in parts:
+            if value and part in value:
+                register_secret(part)
 
 
 def _and(keys: list[str]) -> str:
