@@ -64,7 +64,8 @@ def run(files: DemoFiles) -> None:
     with _alone(files), Progress() as progress:
         progress.update(0.0, "starting PostgreSQL")
         with shop_server(files) as server:
-            load(server, lambda part, table: progress.update(part * _LOADED, f"loading {table}"))
+            if load(server, lambda part, table: progress.update(part * _LOADED, f"loading {table}")):
+                files.forget_exports()  # of the data that was there before
             environment = job_environment(files, server)
             os.environ.update(environment)  # the config names them
             config = load_config(files.config)

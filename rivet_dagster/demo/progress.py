@@ -32,7 +32,7 @@ class Progress:
         return time.monotonic() - self._started
 
     def update(self, fraction: float, step: str, detail: str = "") -> None:
-        """Show ``fraction`` of the work as done. ``step`` says what goes on; only a bar has the ``detail``."""
+        """Show ``fraction`` of the work as done. ``step`` says what goes on; ``detail`` is for bars."""
         self._fraction = max(self._fraction, min(fraction, 1.0))
         if self._live:
             self._draw(step, detail)

@@ -73,6 +73,12 @@ class DemoFiles:
     def dagster_home(self) -> Path:
         return self.root / "dagster_home"
 
+    def forget_exports(self) -> None:
+        """Remove the exported files and the engine's state of them, beside the config."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        for file in self.config.parent.glob("rivet_state.db*"):
+            file.unlink()
+
 
 @contextlib.contextmanager
 def shop_server(files: DemoFiles) -> Iterator[PostgresServer]:
@@ -101,6 +107,7 @@ def shop_server(files: DemoFiles) -> Iterator[PostgresServer]:
             raise
         server.port = 0
         server.start()
+        files.forget_exports()  # a source at another address is another source: its watermark is not ours
     files.port.write_text(str(server.port))  # the same again next time: it is part of the source's identity
     try:
         yield server
@@ -170,7 +177,7 @@ def _kept(path: Path, make: Callable[[], str]) -> str:
 def _server_folder(files: DemoFiles) -> Path:
     """``.demo/server/pg``; as root behind a private folder, ``.demo/server`` links to a reachable place."""
     folder = files.home / "server"
-    if not folder.exists() and not reachable(folder / "pg"):
+    if not folder.exists() and not reachable(folder):
         name = hashlib.sha256(str(files.root.resolve()).encode()).hexdigest()[:12]
         target = ROOT_CACHE / f"demo-{name}"
         shutil.rmtree(target, ignore_errors=True)  # of a checkout that was at this place before
