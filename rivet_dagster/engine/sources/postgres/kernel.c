@@ -1,14 +1,20 @@
 /* COPY BINARY rows -> Arrow buffers.  See kernel.h for the contract with Python. */
+#define _POSIX_C_SOURCE 200809L /* nanosleep */
+
 #include "kernel.h"
 #include "numeric.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #define EPOCH_DAYS 10957                 /* 1970-01-01 to 2000-01-01 */
 #define EPOCH_MICROS 946684800000000LL
 #define DAY_MICROS 86400000000LL
 #define WAIT_MS 100                      /* how long a wait goes on before it looks at the cancel flag */
+#define NAP_MIN_NS 50000
+#define NAP_MAX_NS 1000000
 
 RIVET_EXPORT int32_t rivet_abi(void) { return RIVET_ABI; }
 RIVET_EXPORT int64_t rivet_sizes(int32_t which) {
@@ -353,6 +359,35 @@ static int read_header(rivet_state *st, const uint8_t **at, const uint8_t *end) 
     return 0;
 }
 
+/* Bytes the socket may hold before its sender has to wait, cautiously: the kernel counts its own
+ * overhead in the buffer's size, and local sockets are bounded by the sender's side. */
+static int64_t safe_backlog(int fd) {
+    int size = 0;
+    socklen_t len = sizeof size;
+    if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, &len) != 0 || size <= 0) return 16384;
+    return size / 3;
+}
+
+/* Wait until the server has sent something, then a little longer.
+ *
+ * The server writes 8 KiB at a time. To wake for each costs more CPU than to decode it, on both sides,
+ * so after the first bytes the reader sleeps on while the socket's buffer fills, never longer than
+ * NAP_MAX_NS and never so long that the server would have to wait for room. */
+static bool wait_for_data(rivet_state *st) {
+    struct pollfd w = {.fd = st->fd, .events = POLLIN, .revents = 0};
+    int ready = poll(&w, 1, WAIT_MS);
+    if (ready < 0) return errno == EINTR;
+    if (ready == 0) return true;
+    int64_t nap = st->nap_ns, limit = safe_backlog(st->fd);
+    if (st->wake_bytes > limit) nap /= 2;
+    else if (st->wake_bytes < limit / 2) nap *= 2;
+    st->nap_ns = nap < NAP_MIN_NS ? NAP_MIN_NS : nap > NAP_MAX_NS ? NAP_MAX_NS : nap;
+    st->wake_bytes = 0;
+    struct timespec pause = {.tv_sec = 0, .tv_nsec = (long)st->nap_ns};
+    nanosleep(&pause, NULL); /* a signal that cuts it short does no harm */
+    return true;
+}
+
 /* Bring the next CopyData message to st->msg.  0, ST_END, ST_CONN_ERROR or ST_CANCELLED. */
 static int next_message(rivet_state *st) {
     bool consumed = false;
@@ -363,16 +398,14 @@ static int next_message(rivet_state *st) {
             st->msg = msg;
             st->msg_len = n;
             st->msg_pos = 0;
+            st->wake_bytes += n + 5; /* as on the wire */
             return 0;
         }
         if (n == -1) return ST_END;
         if (n < 0) return ST_CONN_ERROR;
         if (__atomic_load_n(&st->cancel, __ATOMIC_RELAXED)) return ST_CANCELLED;
         if (!st->consume) return ST_CONN_ERROR; /* 0 has no meaning for a blocking get */
-        if (consumed) {
-            struct pollfd w = {.fd = st->fd, .events = POLLIN, .revents = 0};
-            if (poll(&w, 1, WAIT_MS) < 0 && errno != EINTR) return ST_CONN_ERROR;
-        }
+        if (consumed && !wait_for_data(st)) return ST_CONN_ERROR;
         if (!st->consume(st->conn)) return ST_CONN_ERROR;
         consumed = true;
     }

@@ -125,6 +125,7 @@ typedef struct {
     int32_t special_cap, special_count;
     int32_t err_col, err_reserved;
     int64_t err_detail;
+    int64_t nap_ns, wake_bytes; /* how long a wait sleeps on, and what the last one brought */
 } rivet_state;
 
 enum { PHASE_HEADER = 0, PHASE_ROWS = 1, PHASE_DONE = 2 };

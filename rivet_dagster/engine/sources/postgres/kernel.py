@@ -144,6 +144,8 @@ class CopyState(ctypes.Structure):
         ("err_col", ctypes.c_int32),
         ("err_reserved", ctypes.c_int32),
         ("err_detail", ctypes.c_int64),
+        ("nap_ns", ctypes.c_int64),
+        ("wake_bytes", ctypes.c_int64),
     )
 
 
