@@ -1,0 +1,1 @@
+"""The state: leases, runs, units, parts, cursors. ``store.StateStore`` is its face."""

@@ -1,0 +1,191 @@
+"""Brings a state to the schema that this version knows; safe when many processes do it at once.
+
+One transaction holds everything: the lock (SQLite: the write lock; PostgreSQL: an advisory lock),
+the look at the recorded revision, the backup and the whole ladder. Who comes second finds it done.
+Alembic is imported only when there is something to do; it costs more than a run's whole state work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from rivet_dagster.engine.errors import EnvironmentFault, RefusalError
+from rivet_dagster.engine.state.database import Database
+from rivet_dagster.engine.state.schema import metadata
+
+VERSION_TABLE: Final = "rivet_schema_version"
+#: Every revision that was ever released, oldest first; the last one is what ``schema.py`` describes.
+REVISIONS: Final = ("r0001",)
+SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+_ADVISORY_KEY: Final = 0x7269765F73746174  # 'riv_stat'
+_LOCK_WAIT: Final = "60s"
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The revisions, oldest first, and the folder with their scripts."""
+
+    revisions: tuple[str, ...] = REVISIONS
+    scripts: Path = SCRIPTS
+
+    @property
+    def head(self) -> str:
+        return self.revisions[-1]
+
+
+def migrate(database: Database, ladder: Ladder | None = None) -> None:
+    """Bring ``database`` to the head of ``ladder`` (ours unless given).
+
+    Raises RefusalError (RIVET_STATE_SCHEMA_NEWER, RIVET_STATE_BACKUP_FAILED, RIVET_STATE_FOREIGN),
+    EnvironmentFault (RIVET_STATE_MIGRATION_LOCKED, RIVET_STATE_NOT_WRITABLE) or TransientError.
+    """
+    ladder = ladder or Ladder()
+    with database.single() as connection:
+        if _at_head(_recorded(connection), ladder):
+            return
+    with database.transaction() as connection:
+        _lock(connection)
+        recorded = _recorded(connection)
+        if _at_head(recorded, ladder):
+            return
+        if recorded is None:
+            _refuse_foreign_tables(connection, database)
+        else:
+            _back_up(connection, database, recorded)
+        _climb(connection, ladder)
+
+
+def _at_head(recorded: str | None, ladder: Ladder) -> bool:
+    if recorded is not None and recorded not in ladder.revisions:
+        raise RefusalError(
+            f"the state has schema {recorded}; this version knows {ladder.revisions[0]} to {ladder.head}",
+            code="RIVET_STATE_SCHEMA_NEWER",
+        )
+    return recorded == ladder.head
+
+
+def _recorded(connection: Connection) -> str | None:
+    """The revision in the version table, None for a state without one."""
+    if VERSION_TABLE not in _existing_tables(connection):
+        return None
+    row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
+    return None if row is None else str(row[0])
+
+
+def _existing_tables(connection: Connection) -> set[str]:
+    """Names of ours that exist where an unqualified name would be looked up."""
+    names = [*metadata.tables, VERSION_TABLE]
+    if connection.dialect.name == "sqlite":
+        rows = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {str(row[0]) for row in rows} & set(names)
+    query = text(
+        "SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE to_regclass(name) IS NOT NULL"
+    )
+    return {str(row[0]) for row in connection.execute(query, {"names": names})}
+
+
+def _lock(connection: Connection) -> None:
+    if connection.dialect.name == "sqlite":
+        return  # BEGIN IMMEDIATE has it
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+    # a long ladder must not end because its session looks idle while Alembic is imported
+    connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '120s'")
+    try:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":
+            raise
+        raise EnvironmentFault(
+            f"another process has been migrating the state for {_LOCK_WAIT}",
+            code="RIVET_STATE_MIGRATION_LOCKED",
+        ) from error
+
+
+def _refuse_foreign_tables(connection: Connection, database: Database) -> None:
+    foreign = sorted(_existing_tables(connection))
+    if foreign:
+        raise RefusalError(
+            f"{database.location.display} has tables of other software under our names: {', '.join(foreign)}",
+            code="RIVET_STATE_FOREIGN",
+        )
+
+
+def _climb(connection: Connection, ladder: Ladder) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(ladder.scripts).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, ladder.head)
+
+
+def _back_up(connection: Connection, database: Database, recorded: str) -> None:
+    """Copy the whole state aside; without a copy there is no migration."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+    with _backup_failures(database):
+        if database.location.path is not None:
+            _back_up_file(database.location.path, f"{recorded}.{stamp}")
+        else:
+            _back_up_schema(connection, recorded, stamp)
+
+
+@contextlib.contextmanager
+def _backup_failures(database: Database) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error, DBAPIError) as error:
+        cause = getattr(error, "orig", None) or error
+        code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None) or ""
+        reason = f"{type(cause).__name__} {code}".rstrip()
+        raise RefusalError(
+            f"state {database.location.display}: no backup could be made ({reason})",
+            code="RIVET_STATE_BACKUP_FAILED",
+        ) from error
+
+
+def _back_up_file(path: Path, suffix: str) -> None:
+    """``<name>.<revision>.<stamp>.bak`` beside ``path``; complete or absent.
+
+    A second connection reads what is committed, which is everything: we hold the write lock and
+    have written nothing yet.
+    """
+    target = path.with_name(f"{path.name}.{suffix}.bak")
+    staged = target.with_name(f".{target.name}.tmp")
+    source = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    try:
+        copy = sqlite3.connect(staged)
+        try:
+            source.backup(copy)
+        finally:
+            copy.close()
+        with staged.open("rb") as file:
+            os.fsync(file.fileno())
+        staged.replace(target)
+    finally:
+        source.close()
+        staged.unlink(missing_ok=True)
+
+
+def _back_up_schema(connection: Connection, recorded: str, stamp: str) -> None:
+    """Copies of our tables in a schema of their own, in the migration's own transaction."""
+    schema = f"rivet_state_backup_{recorded}"
+    taken = connection.execute(text("SELECT to_regnamespace(:name)"), {"name": schema}).scalar()
+    if taken is not None:  # of an earlier migration that somebody took back
+        schema = f"{schema}_{stamp.lower()}"
+    connection.exec_driver_sql(f'CREATE SCHEMA "{schema}"')
+    for table in sorted(_existing_tables(connection)):
+        connection.exec_driver_sql(f'CREATE TABLE "{schema}"."{table}" AS TABLE "{table}"')

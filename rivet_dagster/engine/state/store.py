@@ -1,0 +1,89 @@
+"""The state of all runs: one object over SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from sqlalchemy.engine import Connection
+
+from rivet_dagster.engine.errors import RefusalError
+from rivet_dagster.engine.state.database import Database
+from rivet_dagster.engine.state.exports import ExportStore
+from rivet_dagster.engine.state.lease import LeaseStore
+from rivet_dagster.engine.state.location import StateLocation
+from rivet_dagster.engine.state.migrate import migrate
+from rivet_dagster.engine.state.models import Claim
+from rivet_dagster.engine.state.runs import RunStore
+from rivet_dagster.engine.state.unit_statements import UnitStatements
+from rivet_dagster.engine.state.units import UnitStore
+
+
+class StateStore(LeaseStore, UnitStore, RunStore, ExportStore):
+    """Leases, units, runs and what outlives them. Threads share one; each process opens its own.
+
+    Every method raises the error tree only: TransientError (RIVET_STATE_UNAVAILABLE) when the state
+    cannot be reached now, EnvironmentFault (RIVET_STATE_NOT_WRITABLE, RIVET_STATE_CORRUPT), and
+    BusyError (RIVET_STATE_LEASE_LOST) from whatever writes under a lease that has passed on.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._statements = UnitStatements(database)
+
+    @classmethod
+    def open(cls, location: StateLocation, *, source_identity: str = "") -> StateStore:
+        """Open the state and bring it to this version's schema.
+
+        source_identity: ``engine://host:port/database``; a SQLite directory that somebody named
+        and that another source uses is refused (RIVET_STATE_FOREIGN) before anything is changed.
+        """
+        database = Database(location)
+        try:
+            if location.backend == "sqlite" and location.declared and source_identity:
+                _refuse_other_source(database, source_identity)
+            migrate(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    @property
+    def location(self) -> StateLocation:
+        """Where it is; another process opens the same state from it."""
+        return self._db.location
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> StateStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StateStore({self._db.location.display})"
+
+
+def _refuse_other_source(database: Database, source_identity: str) -> None:
+    # plain SQL on the oldest columns: this is read before the migration
+    with database.single() as connection:
+        if not _has_runs(connection):
+            return
+        named = "SELECT source_identity FROM chunk_run WHERE source_identity <> ''"
+        row = connection.exec_driver_sql(f"{named} ORDER BY created_at DESC LIMIT 1").first()
+    if row is not None and row[0] != source_identity:
+        raise RefusalError(
+            f"state {database.location.display} belongs to {row[0]}, not to {source_identity}",
+            code="RIVET_STATE_FOREIGN",
+        )
+
+
+def _has_runs(connection: Connection) -> bool:
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'chunk_run'"
+    return connection.exec_driver_sql(query).first() is not None
+
+
+__all__ = ["Claim", "StateStore"]
