@@ -26,9 +26,9 @@ COMMITTED: Final = "committed"
 QUARANTINED: Final = "quarantined"
 
 #: Most bytes of a manifest that a reader takes in: about 200,000 parts.
-MANIFEST_LIMIT: Final = 64 << 20
+MAX_MANIFEST_BYTES: Final = 64 << 20
 #: Most bytes of a marker that a reader takes in.
-SUCCESS_LIMIT: Final = 64
+MAX_SUCCESS_BYTES: Final = 64
 
 
 class ManifestError(IntegrityError):
@@ -365,10 +365,10 @@ def _checksums_json(sums: Mapping[str, int]) -> list[dict[str, str]]:
 __all__ = [
     "COMMITTED",
     "EXTENSION_KEY",
-    "MANIFEST_LIMIT",
     "MANIFEST_VERSION",
+    "MAX_MANIFEST_BYTES",
+    "MAX_SUCCESS_BYTES",
     "QUARANTINED",
-    "SUCCESS_LIMIT",
     "Additions",
     "Extraction",
     "Manifest",

@@ -15,8 +15,8 @@ from rivet_dagster.engine.verify import checksum
 from rivet_dagster.engine.verify.manifest import (
     COMMITTED,
     EXTENSION_KEY,
-    MANIFEST_LIMIT,
     MANIFEST_VERSION,
+    MAX_MANIFEST_BYTES,
     QUARANTINED,
     Additions,
     Extraction,
@@ -34,8 +34,8 @@ _STATUSES: Final = frozenset({"running", "success", "failed", "interrupted"})
 
 def parse_manifest(data: bytes) -> Manifest:
     """The manifest in ``data``. Raises ManifestError; it never repeats a value from the file."""
-    if len(data) > MANIFEST_LIMIT:
-        raise ManifestError(f"manifest is larger than {MANIFEST_LIMIT} bytes")
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"manifest is larger than {MAX_MANIFEST_BYTES} bytes")
     try:
         body = json.loads(data.decode(), object_pairs_hook=_object)
         # what cannot be written again (a lone surrogate, an infinite number) could not be stored or printed

@@ -272,7 +272,7 @@ def test_hostile_bytes_are_refused_with_a_typed_error(data: bytes) -> None:
 
 
 def test_too_many_bytes_are_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rivet_dagster.engine.verify.manifest_reader.MANIFEST_LIMIT", 100)
+    monkeypatch.setattr("rivet_dagster.engine.verify.manifest_reader.MAX_MANIFEST_BYTES", 100)
     with pytest.raises(ManifestError, match="larger than 100 bytes"):
         parse_manifest(json.dumps(REFERENCE).encode())
 
