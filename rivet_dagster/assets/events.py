@@ -1,0 +1,150 @@
+"""Metadata of the events that an export logs: numbers as numbers, sums by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.plan.units import WorkUnit
+    from rivet_dagster.engine.run.events import RunOutcome, UnitCommitted
+    from rivet_dagster.engine.types.decision import Column
+
+
+@dataclass(slots=True)
+class Bucket:
+    """What is committed of one partition: the sums of its units so far."""
+
+    key: str
+    waiting: set[int]
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    seconds: float = 0.0
+    attempt: int = 0
+    units: int = 0
+    start_key: str | None = None
+    end_key: str | None = None
+    first: int = -1
+    last: int = -1
+    paths: list[str] = field(default_factory=list)
+
+    def add(self, event: UnitCommitted) -> None:
+        unit = event.unit
+        self.waiting.discard(unit.index)
+        self.rows += event.rows
+        self.bytes += event.bytes
+        self.files += event.files
+        self.seconds += event.seconds
+        self.attempt = max(self.attempt, event.attempt)
+        self.units += 1
+        self.paths.extend(part.path for part in event.parts)
+        if self.first < 0 or unit.index < self.first:
+            self.first, self.start_key = unit.index, unit.start_key
+        if unit.index > self.last:
+            self.last, self.end_key = unit.index, unit.end_key
+
+    @property
+    def complete(self) -> bool:
+        return not self.waiting
+
+    def metadata(self, *, run_id: str, prefix_uri: str) -> dict[str, Any]:
+        """Of the partition's materialization. seconds: summed over units, not wall time."""
+        uri = prefix_uri
+        if len(self.paths) == 1:
+            uri = f"{prefix_uri.rstrip('/')}/{self.paths[0]}"
+        metadata: dict[str, Any] = {
+            "dagster/partition_row_count": self.rows,
+            "dagster/uri": uri,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "files": self.files,
+            "units": self.units,
+            "seconds": round(self.seconds, 3),
+            "attempt": self.attempt,
+            "run_id": run_id,
+        }
+        if self.start_key is not None or self.end_key is not None:
+            metadata["key_range"] = f"[{self.start_key or ''}..{self.end_key or ''}]"
+        return metadata
+
+
+class Tally:
+    """Turns committed units into finished partitions. A partition is finished once, with its last unit."""
+
+    def __init__(self, units: Iterable[WorkUnit]) -> None:
+        self._buckets: dict[str, Bucket] = {}
+        self._open: set[int] = set()
+        for unit in units:
+            bucket = self._buckets.setdefault(unit.partition, Bucket(unit.partition, set()))
+            bucket.waiting.add(unit.index)
+            self._open.add(unit.index)
+
+    def committed(self, event: UnitCommitted) -> Bucket | None:
+        """The bucket if ``event`` finished it, else None. A unit reported twice counts once."""
+        if event.unit.index not in self._open:
+            return None
+        self._open.discard(event.unit.index)
+        bucket = self._buckets[event.unit.partition]
+        bucket.add(event)
+        return bucket if bucket.complete else None
+
+    @property
+    def all_committed(self) -> bool:
+        return not self._open
+
+    def incomplete(self, keys: Iterable[str]) -> list[str]:
+        """Those of ``keys`` that are not finished, in the order given."""
+        return [key for key in keys if key not in self._buckets or not self._buckets[key].complete]
+
+
+def column_schema(columns: Sequence[Column]) -> dg.TableSchema:
+    """Columns as the catalog tab shows them: the file's type, the source's in the description."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=str(column.arrow),
+                description=f"source type {column.native_type}, fidelity {column.fidelity}",
+                constraints=dg.TableColumnConstraints(nullable=column.nullable),
+            )
+            for column in columns
+        ]
+    )
+
+
+def table_metadata(outcome: RunOutcome, *, partitions: int) -> dict[str, Any]:
+    """Of the table's materialization."""
+    metadata: dict[str, Any] = {
+        "dagster/row_count": outcome.rows,
+        "dagster/column_schema": column_schema(outcome.columns),
+        "dagster/uri": outcome.prefix_uri,
+        "rows": outcome.rows,
+        "bytes": outcome.bytes,
+        "files": outcome.files,
+        "seconds": round(outcome.seconds, 3),
+        "rows_per_second": round(outcome.rows_per_second, 1),
+        "run_id": outcome.run_id,
+        "mode": outcome.mode,
+        "units": outcome.units,
+        "partitions": partitions,
+    }
+    if outcome.manifest_uri:
+        metadata["manifest"] = outcome.manifest_uri
+    return metadata
+
+
+def observation_metadata(outcome: RunOutcome) -> dict[str, Any]:
+    """Of the observation that a skipped run leaves: nothing new was at the source."""
+    return {
+        "status": "skipped",
+        "skip_reason": outcome.skip_reason or "up_to_date",
+        "rows": 0,
+        "files": 0,
+        "seconds": round(outcome.seconds, 3),
+        "run_id": outcome.run_id,
+        "dagster/uri": outcome.prefix_uri,
+    }

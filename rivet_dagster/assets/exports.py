@@ -1,0 +1,94 @@
+"""One export -> one multi_asset with two specs: the table and its chunks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from rivet_dagster.assets.checks import validate_spec
+from rivet_dagster.assets.execution import StepResult, run_export
+from rivet_dagster.assets.naming import RECONCILE, VALIDATE, ExportNames
+from rivet_dagster.assets.pools import pool_of
+from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.translator import RivetDagsterTranslator
+from rivet_dagster.config import ExportConfig, RivetConfig, Tuning
+
+
+class RunConfig(dg.Config):
+    """What a person may set for one run. It is stored in the clear: no secrets."""
+
+    lock_wait: int | None = None
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class ExportAssets:
+    """An export as Dagster knows it: its config, keys, names and partitions."""
+
+    config: RivetConfig
+    export: ExportConfig
+    table: dg.AssetSpec
+    chunks: dg.AssetSpec
+    partitions: dg.DynamicPartitionsDefinition = field(repr=False)
+
+    @property
+    def names(self) -> ExportNames:
+        return ExportNames.of(self.export)
+
+    @property
+    def table_key(self) -> dg.AssetKey:
+        return self.table.key
+
+    @property
+    def chunks_key(self) -> dg.AssetKey:
+        return self.chunks.key
+
+    @property
+    def validate_key(self) -> dg.AssetCheckKey:
+        return dg.AssetCheckKey(self.table_key, VALIDATE)
+
+    @property
+    def reconcile_key(self) -> dg.AssetCheckKey:
+        return dg.AssetCheckKey(self.table_key, RECONCILE)
+
+    @property
+    def pool(self) -> str:
+        return pool_of(self.export)
+
+    @property
+    def tuning(self) -> Tuning:
+        return self.config.tuning_for(self.export)
+
+
+def export_assets(
+    config: RivetConfig, export: ExportConfig, translator: RivetDagsterTranslator
+) -> ExportAssets:
+    """The two specs of ``export``. Both are skippable: a run may have nothing to say about either."""
+    partitions = dg.DynamicPartitionsDefinition(name=ExportNames.of(export).partitions)
+    chunks = translator.get_chunks_spec(export, config).replace_attributes(
+        partitions_def=partitions, skippable=True
+    )
+    table = translator.get_asset_spec(export, config)
+    table = table.replace_attributes(deps=[*table.deps, chunks.key], skippable=True)
+    return ExportAssets(config, export, table, chunks, partitions)
+
+
+def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
+    """The asset that runs the export when it is materialized."""
+
+    @dg.multi_asset(
+        name=assets.names.op,
+        specs=[assets.chunks, assets.table],
+        check_specs=[validate_spec(assets.table_key)],
+        can_subset=True,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        pool=assets.pool,
+        op_tags={"rivet/export": assets.names.base},
+    )
+    def run(
+        context: dg.AssetExecutionContext, config: RunConfig, rivet: RivetResource
+    ) -> Iterator[StepResult]:
+        yield from run_export(context, assets, rivet, lock_wait=config.lock_wait, fresh=config.fresh)
+
+    definition: dg.AssetsDefinition = run
+    return definition

@@ -1,0 +1,54 @@
+"""Jobs of an export, and the one that runs them all.
+
+Executors are explicit. A job with one step runs it in the run's own process: a second process would
+cost about four CPU seconds, and one process dies whole. ``export_all`` gives each export a process of
+its own, so that one export's crash or memory is not another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from rivet_dagster.assets._internal import AssetJob
+from rivet_dagster.assets.exports import ExportAssets
+from rivet_dagster.assets.naming import export_all_job
+
+#: Exports that ``export_all`` runs at a time unless the launch says otherwise.
+MAX_CONCURRENT = 2
+
+
+def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
+    """Tables with their inline check: the table mode, which needs no partition to be chosen."""
+    tables = dg.AssetSelection.assets(*(a.table_key for a in assets)).without_checks()
+    return tables | dg.AssetSelection.checks(*(a.validate_key for a in assets))
+
+
+def export_job(assets: ExportAssets) -> AssetJob:
+    return dg.define_asset_job(
+        assets.names.export_job,
+        selection=table_selection([assets]),
+        description=f"Run export {assets.export.name}: plan or resume, extract, verify.",
+        executor_def=dg.in_process_executor,
+        tags={"rivet/export": assets.names.base},
+    )
+
+
+def reconcile_job(assets: ExportAssets) -> AssetJob:
+    return dg.define_asset_job(
+        assets.names.reconcile_job,
+        selection=dg.AssetSelection.checks(assets.reconcile_key),
+        description=f"Compare the source of {assets.export.name} with its files, chunk by chunk.",
+        executor_def=dg.in_process_executor,
+        tags={"rivet/export": assets.names.base},
+    )
+
+
+def all_job(assets: Sequence[ExportAssets]) -> AssetJob:
+    return dg.define_asset_job(
+        export_all_job(a.export for a in assets),
+        selection=table_selection(assets),
+        description="Run every export of the config, each in a process of its own.",
+        executor_def=dg.multiprocess_executor.configured({"max_concurrent": MAX_CONCURRENT}),
+    )

@@ -1,0 +1,84 @@
+"""Dagster names of an export: op, jobs, pool, partitions, schedule, sensor.
+
+All are built on ``ExportConfig.asset_name``, which the config keeps unique. The prefixes differ so
+that no export's name can make the name of another export's job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rivet_dagster.config import ExportConfig
+
+VALIDATE = "validate"
+RECONCILE = "reconcile"
+RECONCILE_CHUNKS = "reconcile_chunks"
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+
+
+def safe_name(text: str) -> str:
+    """``text`` with everything that Dagster's names do not take replaced by ``_``."""
+    return _UNSAFE.sub("_", text)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportNames:
+    """Every Dagster name of one export. base: its asset name."""
+
+    base: str
+
+    @classmethod
+    def of(cls, export: ExportConfig) -> ExportNames:
+        return cls(export.asset_name)
+
+    @property
+    def op(self) -> str:
+        return f"rivet_export__{self.base}"
+
+    @property
+    def reconcile_op(self) -> str:
+        return f"rivet_reconcile__{self.base}"
+
+    @property
+    def repair_op(self) -> str:
+        return f"rivet_repair__{self.base}"
+
+    @property
+    def export_job(self) -> str:
+        return f"export_{self.base}"
+
+    @property
+    def reconcile_job(self) -> str:
+        return f"reconcile_{self.base}"
+
+    @property
+    def repair_job(self) -> str:
+        return f"repair_{self.base}"
+
+    @property
+    def schedule(self) -> str:
+        return f"schedule_{self.base}"
+
+    @property
+    def sensor(self) -> str:
+        return f"source_moved_{self.base}"
+
+    @property
+    def partitions(self) -> str:
+        return f"rivet__{self.base}"
+
+    @property
+    def own_pool(self) -> str:
+        return f"rivet_{self.base}"
+
+
+def export_all_job(exports: Iterable[ExportConfig]) -> str:
+    """``export_all``, or a longer name when an export is itself called ``all``."""
+    taken = {ExportNames.of(export).export_job for export in exports}
+    job = "export_all"
+    while job in taken:
+        job += "_exports"
+    return job

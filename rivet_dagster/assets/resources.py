@@ -1,0 +1,51 @@
+"""The Dagster resource that opens the engine, late: nothing is read before a run needs it."""
+
+import os
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from rivet_dagster.config import RivetConfig
+from rivet_dagster.engine.redact import register_secret
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.run.engine import Engine
+
+
+class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Where the engine keeps its state. Holds the *name* of a variable, never a secret."""
+
+    state_url_env: str = Field(
+        default="RIVET_STATE_URL",
+        description="Environment variable with the URL of the engine's state (unset: SQLite files).",
+    )
+
+    _state_url: str | None = PrivateAttr(default=None)
+
+    @classmethod
+    def with_state_url(cls, state_url: str | None, **fields: str) -> "RivetResource":
+        """A resource with an explicit URL, which stays out of the resource's (stored) config."""
+        resource = cls(**fields)
+        resource._state_url = state_url
+        return resource
+
+    def state_url(self) -> str | None:
+        """Explicit URL, else the environment's, else None. Its password is registered as a secret."""
+        url = self._state_url or os.environ.get(self.state_url_env) or None
+        _register_password(url)
+        return url
+
+    def engine(self, config: RivetConfig) -> "Engine":
+        """A new engine on ``config``; close it after use (it is a context manager)."""
+        from rivet_dagster.engine.run.engine import Engine
+
+        return Engine(config, state_url=self.state_url())
+
+
+def _register_password(url: str | None) -> None:
+    if not url or "@" not in url:
+        return
+    userinfo = url.split("://", 1)[-1].rsplit("@", 1)[0]
+    if ":" in userinfo:
+        register_secret(userinfo.split(":", 1)[1])

@@ -1,0 +1,24 @@
+"""The code location: ``RIVET_CONFIG`` (default: rivet.yaml in the working directory) as definitions."""
+
+import os
+from pathlib import Path
+
+from rivet_dagster.assets.build import build_rivet_definitions
+from rivet_dagster.engine.errors import ConfigError
+
+
+def _config_path() -> Path:
+    named = os.environ.get("RIVET_CONFIG")
+    path = Path(named) if named else Path.cwd() / "rivet.yaml"
+    if not path.is_file():
+        source = "RIVET_CONFIG names it" if named else "RIVET_CONFIG is not set"
+        raise ConfigError(
+            f"there is no config at {path} ({source})",
+            code="RIVET_CONFIG_UNREADABLE",
+            file=str(path),
+            fix="set RIVET_CONFIG to the path of a rivet.yaml",
+        )
+    return path
+
+
+defs = build_rivet_definitions(_config_path())
