@@ -89,8 +89,9 @@ def type_text(kind: pa.DataType) -> str:
 
 
 def _list_field(field: pa.Field) -> str:
-    # arrow-rs leaves out what has its default: the name "item" and nullable = false
-    parts = [f'name: "{field.name}"'] if field.name != "item" else []
+    # arrow-rs leaves out what has its default: the name "item" and nullable = false.
+    # Parquet calls the same field "element", and a file read again comes back with that name.
+    parts = [f'name: "{field.name}"'] if field.name not in {"item", "element"} else []
     parts.append(f"data_type: {type_text(field.type)}")
     if field.nullable:
         parts.append("nullable: true")

@@ -66,6 +66,12 @@ def test_metadata_does_not_count_but_name_and_type_do() -> None:
     )
 
 
+def test_a_list_read_from_parquet_keeps_the_fingerprint_it_was_written_with() -> None:
+    written = pa.schema([("v", pa.list_(pa.field("item", pa.int32())))])
+    read = pa.schema([("v", pa.list_(pa.field("element", pa.int32())))])
+    assert schema_fingerprint(read) == schema_fingerprint(written)
+
+
 def test_bytes_and_streams_agree() -> None:
     data = bytes(range(256)) * 9000
     assert stream_fingerprint(io.BytesIO(data)) == bytes_fingerprint(data)

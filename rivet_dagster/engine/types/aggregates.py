@@ -1,0 +1,34 @@
+"""What two copies of the same rows are compared by: counts and, for each column, a few statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnAggregate:
+    """Statistics of one column, by name, e.g. ``nulls``, ``min``, ``max``, ``sum``.
+
+    Only statistics that mean the same on both sides are there (a text's minimum depends on a
+    collation); values compare with ``==``. They are data of rows: they are compared, never reported.
+    """
+
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+
+    def differences(self, other: ColumnAggregate) -> list[str]:
+        """Names of the statistics that both sides have and that differ."""
+        return [
+            name
+            for name, value in self.statistics.items()
+            if name in other.statistics and other.statistics[name] != value
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregates:
+    """rows: their number. columns: name -> statistics; a column without any is compared by count alone."""
+
+    rows: int
+    columns: Mapping[str, ColumnAggregate] = field(default_factory=dict)
