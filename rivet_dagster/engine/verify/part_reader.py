@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.csv as pv
 import pyarrow.parquet as pq
+
+from rivet_dagster.engine.types.decision import Column
 
 _BATCH_ROWS: Final = 65_536
 _BATCH_BYTES: Final = 32 << 20
@@ -45,9 +48,39 @@ def csv_rows(file: BinaryIO) -> int:
     return max(0, lines - 1)
 
 
+def csv_types(columns: Sequence[Column]) -> dict[str, pa.DataType]:
+    """Columns whose CSV text reads back as exactly their Arrow type. The others are text in the file."""
+
+    exact = (
+        pa.types.is_boolean,
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_date32,
+        pa.types.is_timestamp,
+        pa.types.is_string,
+        pa.types.is_decimal,
+    )
+    return {column.name: column.arrow for column in columns if any(test(column.arrow) for test in exact)}
+
+
+def csv_batches(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    """The rows of a CSV part, with these columns and types; an empty field is NULL, ``""`` is not."""
+    convert = pv.ConvertOptions(
+        column_types=dict(types),
+        include_columns=list(types),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    read = pv.ReadOptions(use_threads=False, block_size=_BATCH_BYTES)
+    parse = pv.ParseOptions(newlines_in_values=True)
+    with pv.open_csv(file, read, parse, convert) as reader:
+        yield from reader
+
+
 def _rows_a_batch(group: Any) -> int:
     width = max(1, group.total_byte_size // max(1, group.num_rows))
     return int(max(1, min(_BATCH_ROWS, _BATCH_BYTES // width)))
 
 
-__all__ = ["csv_rows", "parquet_batches", "parquet_header"]
+__all__ = ["csv_batches", "csv_rows", "csv_types", "parquet_batches", "parquet_header"]
