@@ -214,7 +214,7 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "kinds": "Further kinds; source and format are added.",
         "deps": "Upstream asset keys, written `a/b`.",
         "schedule": "Cron line of five fields, UTC.",
-        "sensor": "Watch for stopped runs and go on with them.",
+        "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
     },
     "RootDagster": {

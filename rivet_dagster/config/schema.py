@@ -24,6 +24,8 @@ from rivet_dagster.config.root import RivetConfig
 SCHEMA_FILE: Final = Path(__file__).with_name("rivet.schema.json")
 DOCS_FILE: Final = Path(__file__).parents[2] / "docs" / "config.md"
 
+#: pydantic leaves bounds that stand behind a validator under its own names.
+_BOUNDS: Final = {"ge": "minimum", "le": "maximum"}
 _VARIABLE: Final = {"type": "string", "pattern": r"\$\{[^}]+\}"}
 
 #: Section name in ``features`` -> heading in the docs, for the models that stand at one place.
@@ -94,7 +96,7 @@ def _with_variables(node: Any) -> Any:
     if node.get("type") not in ("integer", "number", "boolean"):
         return {key: _with_variables(value) for key, value in node.items()}
     kept = {key: node[key] for key in ("default", "description") if key in node}
-    typed = {key: value for key, value in node.items() if key not in kept}
+    typed = {_BOUNDS.get(key, key): value for key, value in node.items() if key not in kept}
     return {"anyOf": [typed, _VARIABLE], **kept}
 
 

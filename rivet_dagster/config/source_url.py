@@ -1,6 +1,7 @@
 """Connection URLs of PostgreSQL, taken apart without losing odd passwords.
 
-Two readings are tried. The strict one is libpq's: user info ends at the last ``@`` before the first
+Two readings are tried; if both make sense the URL is refused, for a guess could send the password to
+another host. The strict one is libpq's: user info ends at the last ``@`` before the first
 ``/`` or ``?``. If what follows is then no host, database and known parameters, the password holds raw
 ``/``, ``?`` or ``@`` and user info ends at the last ``@`` of the text.
 """
@@ -91,13 +92,18 @@ def parse_url(url: str) -> ParsedUrl:
     edge = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
     strict = rest.rfind("@", 0, edge)
     lenient = rest.rfind("@")
-    fault: UrlFault | None = None
-    for cut in dict.fromkeys((strict, lenient)):
+    readings, fault = [], UrlFault("it cannot be read")
+    for cut in dict.fromkeys((lenient, strict)):
         try:
-            return _assemble(rest[:cut] if cut >= 0 else None, rest[cut + 1 :])
+            readings.append(_assemble(rest[:cut] if cut >= 0 else None, rest[cut + 1 :]))
         except UrlFault as error:
-            fault = fault or error
-    raise fault or UrlFault("it cannot be read")
+            fault = error
+    whole = [reading for reading in readings if reading.user is not None and reading.database is not None]
+    if len(whole) > 1:
+        raise UrlFault("it can be read in two ways; percent-encode / ? # @ : in the password")
+    if not readings:
+        raise fault
+    return (whole or readings)[-1]
 
 
 def _assemble(user_info: str | None, rest: str) -> ParsedUrl:

@@ -198,7 +198,8 @@ def _syntax(text: str, error: yaml.MarkedYAMLError) -> YamlProblem:
             return YamlProblem(
                 at + 1, "a value with braces is not quoted", 'put it in quotes: "{date}/orders"'
             )
-    line = marks[0] + 1 if marks else None
+    # what is never closed is wrong where it opens, not at the end of the file
+    line = (marks[-1] if "end of stream" in str(error.problem) else marks[0]) + 1 if marks else None
     if "expected a single document" in str(error.context or "") + str(error.problem or ""):
         return YamlProblem(
             line, "the file holds more than one YAML document", "keep one and remove the `---` line"
