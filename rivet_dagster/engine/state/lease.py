@@ -208,6 +208,7 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._reason: RivetError | None = None
+        self._renewed_at = time.monotonic()  # the lease was acquired a moment ago
         self._thread = threading.Thread(target=self._beat, name=f"lease {lease.key}", daemon=True)
 
     def __enter__(self) -> LeaseKeeper:
@@ -216,10 +217,13 @@ class LeaseKeeper:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(timeout=5)  # it may be waiting for a server that does not answer
 
     def check(self) -> None:
         """Raise BusyError (RIVET_STATE_LEASE_LOST) when the lease is not ours any more."""
+        # this process may have been stopped for longer than its time, and its thread not yet awake
+        if not self.lost.is_set() and self._overdue():
+            self._renew()
         if self.lost.is_set():
             raise lease_lost(self.lease) from self._reason
 
@@ -236,22 +240,25 @@ class LeaseKeeper:
                 self._claims.discard(held)
 
     def _beat(self) -> None:
-        last = time.monotonic()
-        while not self._stop.wait(self._interval_s):
-            started = time.monotonic()
-            try:
-                self._store.renew(self.lease)
-                with self._lock:
-                    claims = tuple(self._claims)
-                extend_claims(self._store._db, claims, self._claim_ttl_s)
-                last = started
-            except RivetError as error:
-                # whatever the trouble is, it may pass, until the time that we were given has
-                expired = time.monotonic() - last >= self.lease.ttl_s
-                if expired or error.code == "RIVET_STATE_LEASE_LOST":
-                    self._reason = error
-                    self.lost.set()
-                    return
+        while not self._stop.wait(self._interval_s) and not self.lost.is_set():
+            self._renew()
+
+    def _overdue(self) -> bool:
+        return time.monotonic() - self._renewed_at >= self.lease.ttl_s
+
+    def _renew(self) -> None:
+        started = time.monotonic()
+        try:
+            self._store.renew(self.lease)
+            self._renewed_at = started
+            with self._lock:
+                claims = tuple(self._claims)
+            extend_claims(self._store._db, claims, self._claim_ttl_s)
+        except RivetError as error:
+            # whatever the trouble is, it may pass, until the time that we were given has
+            if self._overdue() or error.code == "RIVET_STATE_LEASE_LOST":
+                self._reason = error
+                self.lost.set()
 
 
 def extend_claims(database: Database, claims: tuple[tuple[str, int, int], ...], ttl_s: float) -> None:

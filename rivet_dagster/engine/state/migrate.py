@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ def _back_up_file(path: Path, suffix: str) -> None:
             source.backup(copy)
         finally:
             copy.close()
+        shutil.copymode(path, staged)
         with staged.open("rb") as file:
             os.fsync(file.fileno())
         staged.replace(target)
