@@ -46,8 +46,8 @@ types: $(VENV)/.lint $(VENV)/.test ## mypy, strict
 bench: $(VENV)/.bench $(VENV)/.test ## measure against other tools (minutes to hours)
 	@$(PY) -m benchmarks $(BENCH_ARGS)
 
-peer-check: $(VENV)/.bench $(VENV)/.test ## the short comparison with other tools, equal output checked
-	@$(PY) -m benchmarks peer $(BENCH_ARGS)
+peer-check: $(VENV)/.test ## rivet-cli's own verdict about our files, at each depth of its validate
+	@$(PY) scripts/peer_check
 
 asan: $(VENV)/.test ## the C kernel under AddressSanitizer, fuzzed
 	@scripts/kernel_asan.sh
