@@ -141,7 +141,7 @@ BUILTIN: Final[Mapping[str, Rule]] = {
     "cidr": _text("InetText"),
     "macaddr": _text("MacText"),
     "macaddr8": _text("MacText"),
-    "xml": _text("XmlText"),
+    "xml": _text("XmlText", "as stored, its declaration included"),
     "char": _text("ServerText", "one byte"),
     "point": _text("GeometricText"),
     "line": _text("GeometricText"),
