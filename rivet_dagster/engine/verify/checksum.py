@@ -3,7 +3,7 @@
 A cell adds xxh3-64 of its bytes, preceded by the bytes of the row's key cell when the export has a
 checksum key; sums wrap at 2^64 (a XOR would cancel duplicates). NULL cells add nothing. Without a key
 a sum sees that a *column* holds other values than were read; with a key it also sees values that
-changed rows. Byte forms: docs/adr/verify-value-checksum.md.
+changed rows. Byte forms: docs/adr/0010-manifest-and-value-checksum.md.
 
 The functions here are the definition, one Python call a cell. The kernel computes the same natively.
 """
