@@ -19,7 +19,9 @@ _secrets: set[str] = set()
 _SHORTEST = 4  # a secret of fewer characters would mask ordinary text
 
 # greedy to the last '@' before whitespace or a quote: a password may hold / ? # @ and :
-_URL_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]*://)(?P<user>[^\s:/@'\"]*):(?P<pw>[^\s'\"]*)@")
+_URL_USERINFO = re.compile(
+    r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]*://)(?P<user>[^\s:/@'\"]*):(?P<pw>[^\s'\"]*)@"
+)
 _PAIR = re.compile(
     r"(?i)(?P<key>\b(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|sas|sig|signature|sslpassword)"
     r"[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'(?:[^'\\]|\\.)*'|[^\s&,;)}\"']+)"

@@ -118,7 +118,12 @@ def plan_incremental(export: ExportConfig, planner: Planner, watermark: str | No
     spec = {"column": name, "gt": watermark, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, watermark, bounds.high)
     return Plan(
-        "incremental", _label_by_index([unit]), "snapshot", False, f"rows with {name} past the watermark", window
+        "incremental",
+        _label_by_index([unit]),
+        "snapshot",
+        False,
+        f"rows with {name} past the watermark",
+        window,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
@@ -16,11 +16,19 @@ from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.sources.base import SourceFacts
-from rivet_dagster.engine.state.models import Boundary, CursorRow, JournalEvent, Lease, PartRow, RunFinish, RunHeader
+from rivet_dagster.engine.state.models import (
+    Boundary,
+    CursorRow,
+    JournalEvent,
+    Lease,
+    PartRow,
+    RunFinish,
+    RunHeader,
+)
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
 from rivet_dagster.engine.verify.manifest import (
-    MANIFEST_LIMIT,
+    MAX_MANIFEST_BYTES,
     Extraction,
     Manifest,
     SourceRecord,
@@ -60,7 +68,7 @@ class Finalizer:
 
     def roll_forward(self) -> RunOutcome:
         """Finish a run whose manifest an earlier process had written: the very same bytes (M4)."""
-        data = self.store.read_bytes(names.manifest_copy(self.header.run_id), MANIFEST_LIMIT)
+        data = self.store.read_bytes(names.manifest_copy(self.header.run_id), MAX_MANIFEST_BYTES)
         assert data is not None
         return self._publish(parse_manifest(data), data)
 
@@ -93,7 +101,9 @@ class Finalizer:
         parts: dict[int, list[Part]] = {}
         for row in rows:
             parts.setdefault(row.chunk_index, []).append(row.as_part())
-        started = self.header.created_at or datetime.now(UTC)
+        started = self.header.created_at or datetime.now(UTC) - timedelta(
+            seconds=time.monotonic() - self.started
+        )
         codec, _ = self.export.compression_resolved()
         supersedes = [self.header.parent_run_id] if self.header.parent_run_id else []
         return build_manifest(
@@ -117,7 +127,11 @@ class Finalizer:
         if window is None:
             return Extraction(self.header.mode)
         return Extraction(
-            self.header.mode, window.column, window.native_type, cursor_low=window.low, cursor_high=window.high
+            self.header.mode,
+            window.column,
+            window.native_type,
+            cursor_low=window.low,
+            cursor_high=window.high,
         )
 
     def _clear_folder(self, manifest: Manifest) -> None:
@@ -152,7 +166,7 @@ class Finalizer:
             found = sizes.get(part.path)
             if found != part.size_bytes:
                 problems.append(f"{part.path} has {found} bytes, the manifest says {part.size_bytes}")
-        if self.store.read_bytes(names.MANIFEST, MANIFEST_LIMIT) != data:
+        if self.store.read_bytes(names.MANIFEST, MAX_MANIFEST_BYTES) != data:
             problems.append("manifest.json is not what was written")
         if problems:
             raise IntegrityError(

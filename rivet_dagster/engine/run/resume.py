@@ -11,7 +11,7 @@ from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.names import manifest_copy
 from rivet_dagster.engine.state.models import RunHeader, UnitRow
-from rivet_dagster.engine.verify.manifest import MANIFEST_LIMIT
+from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -36,7 +36,7 @@ def decide(
     run: RunHeader, store: Store, export: ExportConfig, plan_hash: str, *, selected: bool, fresh: bool
 ) -> Decision:
     """selected: a person chose partitions, which continues the run they belong to. fresh: start anew."""
-    if store.read_bytes(manifest_copy(run.run_id), MANIFEST_LIMIT) is not None:
+    if store.read_bytes(manifest_copy(run.run_id), MAX_MANIFEST_BYTES) is not None:
         return Decision(Next.ROLL_FORWARD, "its manifest was already published")
     if fresh:
         return Decision(Next.ABANDON, "a fresh run was asked for")

@@ -19,7 +19,7 @@ from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import plan_hash, read_options, write_options
 from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
-from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
+from rivet_dagster.engine.sources.postgres import kernel
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.models import CursorRow, RunHeader, UnitRow
@@ -152,9 +152,7 @@ class Session:
         if run is None:
             return None
         store = self.engine.store(run.prefix)
-        decision = resume.decide(
-            run, store, self.export, self._hash, selected=only is not None, fresh=fresh
-        )
+        decision = resume.decide(run, store, self.export, self._hash, selected=only is not None, fresh=fresh)
         if decision.next is Next.ROLL_FORWARD:
             self._header = run
             self._finalizer().roll_forward()
@@ -170,8 +168,12 @@ class Session:
         rows = state.units(run.run_id)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
-        outstanding = frozenset(r.unit.index for r in rows if r.unit.index in chosen and r.status != "completed")
-        self._notes.append(f"run {run.run_id} goes on: {len(outstanding)} of {len(rows)} units are outstanding")
+        outstanding = frozenset(
+            r.unit.index for r in rows if r.unit.index in chosen and r.status != "completed"
+        )
+        self._notes.append(
+            f"run {run.run_id} goes on: {len(outstanding)} of {len(rows)} units are outstanding"
+        )
         return _run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
     def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
@@ -188,10 +190,15 @@ class Session:
         carried: dict[int, tuple[Part, ...]] = {r.unit.index: () for r in rows if r.unit.index not in chosen}
         header = self._new_header(base.prefix, base.mode, base.consistency, parent=base.run_id)
         state.begin_run(
-            header, [r.unit for r in rows], self.keeper.lease, completed=_carried_parts(state.parts(base.run_id), carried)
+            header,
+            [r.unit for r in rows],
+            self.keeper.lease,
+            completed=_carried_parts(state.parts(base.run_id), carried),
         )
         self._header = header
-        return _run_plan(header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again")
+        return _run_plan(
+            header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again"
+        )
 
     def _plan_fresh(self, identity: str) -> RunPlan:
         state, planner = self.engine.state, self._planner
@@ -290,8 +297,8 @@ class Session:
             store=self.engine.store(self.header.prefix),
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
-            new_reader=lambda: source.reader(planner, options.format, reading),
-            checksum=batch_checksums if options.format == "parquet" else None,
+            new_reader=source.readers(planner, options.format, reading),
+            checksum=getattr(kernel, "batch_checksums", None) if options.format == "parquet" else None,
             max_attempts=self._max_attempts(),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,

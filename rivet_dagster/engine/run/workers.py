@@ -159,9 +159,7 @@ class WorkerPool:
         order = self._order
 
         def name(part: int) -> str:
-            return part_name(
-                order.run_id, claim.unit.index, claim.attempt, part, order.options.extension
-            )
+            return part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
 
         sink = UnitSink(order.store, order.options, order.new_writer, name, order.checksum)
         # the first unit always leaves a part, so that an empty table still shows its schema

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import psycopg
 import pyarrow as pa
@@ -280,19 +280,19 @@ def _drain(pgconn: PGconn) -> tuple[int | None, psycopg.Error | None]:
             counted = result.command_tuples
         elif failed is None:
             failed = psycopg.errors.error_from_result(result)
+            if failed.sqlstate is None:  # libpq's own: the connection is gone
+                failed = psycopg.OperationalError(str(failed))
         if result.status in (ExecStatus.COPY_OUT, ExecStatus.COPY_IN, ExecStatus.COPY_BOTH):
             break
     return counted, failed
 
 
 def _server_error(pgconn: PGconn | None) -> BaseException:
-    """What libpq says after it reported an error: the result's SQLSTATE, or a lost connection."""
+    """What libpq says after it reported an error: the result's, or that of a lost connection."""
     if pgconn is None:
         return _undecodable("the stream broke off", None)
     _, failed = _drain(pgconn)
-    if failed is not None and failed.sqlstate:
-        return failed
-    return psycopg.OperationalError(pgconn.get_error_message() or "the connection was lost")
+    return failed or psycopg.OperationalError(pgconn.get_error_message() or "the connection was lost")
 
 
-__all__: list[Any] = ["CopyDecoder", "Policy"]
+__all__ = ["CopyDecoder", "Policy"]

@@ -154,7 +154,7 @@ class Transport:
     """Where COPY messages come from: C function addresses and the connection they belong to.
 
     ``consume`` None: ``get`` blocks by itself. Otherwise the kernel waits on ``fd`` and looks at its
-    cancel flag every 100 ms.
+    cancel flag every 100 ms. ``owner`` is what the addresses belong to, kept alive with them.
     """
 
     get: int
@@ -162,6 +162,7 @@ class Transport:
     conn: int | None
     consume: int | None = None
     fd: int = -1
+    owner: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Libpq:
         # Bytes that wait inside the TLS or GSS layer do not wake poll(): libpq must do the waiting.
         blocking = any(probe(pointer) for probe in self.encrypted)
         consume = None if blocking else self.consume_input
-        return Transport(self.get_copy_data, self.freemem, pointer, consume, pgconn.socket)
+        return Transport(self.get_copy_data, self.freemem, pointer, consume, pgconn.socket, pgconn)
 
 
 def _missing(reason: str) -> EnvironmentFault:

@@ -90,5 +90,6 @@ def statements(unit: WorkUnit, select: str, origin: Origin) -> list[str]:
     starts = list(range(first, max(end, first + 1), step))
     stops: list[int | None] = [*starts[1:], last]
     return [
-        f"SELECT {select} FROM {source} WHERE {tid_condition(a, b)}" for a, b in zip(starts, stops, strict=True)
+        f"SELECT {select} FROM {source} WHERE {tid_condition(a, b)}"
+        for a, b in zip(starts, stops, strict=True)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,22 @@ class ReadOptions:
     throttle_rows: int = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """What the readers of one run share. type_oids: of the SELECT list when the run was planned.
+
+    filenodes: storage of each heap that is read by pages. snapshot: None when each unit reads its own.
+    """
+
+    export: str
+    origin: Origin
+    columns: tuple[Column, ...]
+    type_oids: tuple[int, ...]
+    options: ReadOptions
+    snapshot: str | None
+    filenodes: dict[str, int]
+
+
 def described_types(pgconn: PGconn, statement: str) -> tuple[int, ...]:
     """Type OIDs of the statement's output columns, as the server's parser sees them now."""
     prepared = pgconn.prepare(b"", statement.encode())
@@ -47,38 +63,21 @@ def described_types(pgconn: PGconn, statement: str) -> tuple[int, ...]:
 class PostgresReader:
     """One worker's connection. Opened on first use, opened again after an error."""
 
-    def __init__(
-        self,
-        connector: PostgresConnector,
-        export: str,
-        origin: Origin,
-        columns: Sequence[Column],
-        type_oids: Sequence[int],
-        options: ReadOptions,
-        snapshot: str | None,
-        filenodes: dict[str, int],
-    ) -> None:
+    def __init__(self, connector: PostgresConnector, order: ReadOrder) -> None:
         self._connector = connector
-        self._export = export
-        self._origin = origin
-        self._columns = tuple(columns)
-        self._type_oids = tuple(type_oids)
-        self._options = options
-        self._snapshot = snapshot
-        self._filenodes = filenodes
+        self._order = order
         self._connection: psycopg.Connection[Any] | None = None
-        self._cancelled = False
 
     def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
         """Stream the unit. Batch borders depend on the rows alone, not on the statements."""
-        select = ", ".join(c.select for c in self._columns)
+        select = ", ".join(c.select for c in self._order.columns)
         decoder = CopyDecoder(
-            self._columns,
-            max_rows=self._options.max_rows,
-            max_bytes=self._options.max_bytes,
-            max_value_bytes=self._options.max_value_bytes,
+            self._order.columns,
+            max_rows=self._order.options.max_rows,
+            max_bytes=self._order.options.max_bytes,
+            max_value_bytes=self._order.options.max_value_bytes,
         )
-        for statement in statements(unit, select, self._origin):
+        for statement in statements(unit, select, self._order.origin):
             for batch in self._run(unit, statement, decoder):
                 yield batch
                 self._throttle(batch.num_rows)
@@ -91,7 +90,7 @@ class PostgresReader:
             self._connection = self._connector.connect()
         connection = self._connection
         with self._connector.transaction(
-            connection, snapshot=self._snapshot, search_path=self._origin.query is None
+            connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
         ):
             self._check_shape(connection, statement)
             if unit.kind is UnitKind.PAGES:
@@ -107,12 +106,12 @@ class PostgresReader:
         A column that was retyped after planning could decode as something else of the same width.
         """
         found = described_types(connection.pgconn, statement)
-        for column, have, want in zip(self._columns, found, self._type_oids, strict=True):
+        for column, have, want in zip(self._order.columns, found, self._order.type_oids, strict=True):
             if have != want:
                 raise TransientError(
                     f"column '{column.name}' changed its type after planning",
                     code="RIVET_SOURCE_SCHEMA_CHANGED",
-                    export=self._export,
+                    export=self._order.export,
                     field=column.name,
                 )
 
@@ -123,17 +122,17 @@ class PostgresReader:
         row = connection.execute(
             f"SELECT pg_catalog.pg_relation_filenode({quote_literal(relation)}::regclass)"  # type: ignore[call-overload]
         ).fetchone()
-        if row is None or row[0] != self._filenodes.get(relation):
+        if row is None or row[0] != self._order.filenodes.get(relation):
             raise TransientError(
                 f"{relation} was rewritten or truncated while the run read it",
                 code="RIVET_SOURCE_SNAPSHOT_LOST",
-                export=self._export,
+                export=self._order.export,
             )
 
     def _throttle(self, rows: int) -> None:
         """Pace by rows, not by batches: a fixed pause a batch costs wide tables most of their time."""
-        if self._options.throttle_ms:
-            time.sleep(self._options.throttle_ms / 1000 * rows / self._options.throttle_rows)
+        if self._order.options.throttle_ms:
+            time.sleep(self._order.options.throttle_ms / 1000 * rows / self._order.options.throttle_rows)
 
     def classify(self, error: BaseException) -> RivetError:
         """The error tree's form of ``error``; the connection is given up, the next unit opens one."""
@@ -141,20 +140,23 @@ class PostgresReader:
             connect.close(self._connection)
             self._connection = None
         if isinstance(error, psycopg.Error):
-            classified = classify(error, export=self._export)
+            classified = classify(error, export=self._order.export)
             if classified.sqlstate in {"42P01", "42703", "3F000"}:
                 # planned a moment ago: it was dropped or renamed since
                 return TransientError(
                     classified.message,
                     code="RIVET_SOURCE_SCHEMA_CHANGED",
-                    export=self._export,
+                    export=self._order.export,
                     sqlstate=classified.sqlstate,
                 )
             return classified
         if isinstance(error, RefusalError):
-            error.stops_run = error.code not in {"RIVET_SOURCE_VALUE_UNREPRESENTABLE", "RIVET_VALUE_TOO_LARGE"}
+            error.stops_run = error.code not in {
+                "RIVET_SOURCE_VALUE_UNREPRESENTABLE",
+                "RIVET_VALUE_TOO_LARGE",
+            }
         wrapped = as_rivet_error(error)
-        wrapped.export = wrapped.export or self._export
+        wrapped.export = wrapped.export or self._order.export
         return wrapped
 
     def cancel(self) -> None:

@@ -16,7 +16,7 @@ from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, Ses
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.predicate import Origin
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal, quote_relation
-from rivet_dagster.engine.sources.postgres.read import PostgresReader, ReadOptions, described_types
+from rivet_dagster.engine.sources.postgres.read import PostgresReader, ReadOptions, ReadOrder, described_types
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.types.decision import Column
@@ -88,9 +88,12 @@ class PostgresSource:
             error.export = error.export or self.export
             raise
 
-    def reader(self, planner: PostgresPlanner, file_format: str, options: ReadOptions) -> PostgresReader:
-        return PostgresReader(
-            self.connector,
+    def readers(
+        self, planner: PostgresPlanner, file_format: str, options: ReadOptions
+    ) -> Callable[[], PostgresReader]:
+        """A factory for the workers' readers. What it needs of the planner is asked here, once, because
+        a connection serves one thread."""
+        order = ReadOrder(
             self.export,
             planner.origin,
             _read_columns(planner.facts.columns, file_format),
@@ -99,6 +102,8 @@ class PostgresSource:
             planner.snapshot_id(),
             planner.filenodes(),
         )
+        connector = self.connector
+        return lambda: PostgresReader(connector, order)
 
     def file_columns(self, columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
         return _read_columns(columns, file_format)
@@ -198,9 +203,9 @@ class PostgresPlanner:
             found = self._connection.execute(
                 f"WITH s AS (SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,"  # type: ignore[call-overload]
                 f" count(*) OVER () AS n FROM {self._from()} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42))"
-                f" SELECT k::text FROM (SELECT DISTINCT ON (b) k, b FROM"
+                f" SELECT p.k::text AS boundary FROM (SELECT DISTINCT ON (b) k, b FROM"
                 f" (SELECT k, (r * {ranges} - 1) / n AS b, r FROM s) q ORDER BY b, r DESC) p"
-                f" WHERE b < {ranges - 1} ORDER BY k"
+                f" WHERE b < {ranges - 1} ORDER BY p.k"
             ).fetchall()
         return [str(row[0]) for row in found]
 
@@ -242,7 +247,8 @@ class PostgresPlanner:
         server = catalog.server_facts(self._connection)
         if server.version < _OLDEST:
             raise EnvironmentFault(
-                f"the server is PostgreSQL {server.version // 10_000}", code="RIVET_SOURCE_VERSION_UNSUPPORTED"
+                f"the server is PostgreSQL {server.version // 10_000}",
+                code="RIVET_SOURCE_VERSION_UNSUPPORTED",
             )
         if origin.query is not None:
             columns = catalog.describe_query(self._connection, origin.query)
@@ -270,7 +276,8 @@ class PostgresPlanner:
             )
         if relation.rows_hidden:
             raise RefusalError(
-                f"row-level security hides rows of {relation.sql} from this role", code="RIVET_SOURCE_ROW_SECURITY"
+                f"row-level security hides rows of {relation.sql} from this role",
+                code="RIVET_SOURCE_ROW_SECURITY",
             )
 
     def _refuse_hidden_rows(self, select: str) -> None:
@@ -296,7 +303,9 @@ def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
     )
 
 
-def _facts(columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None) -> SourceFacts:
+def _facts(
+    columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
+) -> SourceFacts:
     integers = frozenset(c.name for c in columns if c.wire in {Wire.INT16, Wire.INT32, Wire.INT64})
     if relation is None:
         names = frozenset(c.name for c in columns)
