@@ -6,7 +6,10 @@ import pickle
 import traceback
 
 import pytest
+from pydantic import ValidationError
 
+from rivet_dagster.config import RivetConfig
+from rivet_dagster.engine import redact as redactor
 from rivet_dagster.engine.errors import ConfigError, RefusalError, error_object
 from rivet_dagster.engine.redact import redact
 from tests.unit.config.cases import config, load, refused
@@ -30,6 +33,7 @@ def sources() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redactor, "_secrets", set())  # what another test registered must not help here
     monkeypatch.setenv("CANARY", CANARY)
     monkeypatch.setenv("CANARY_URL", f"postgresql://u:{ENCODED}@localhost/d")
 
@@ -110,6 +114,25 @@ def test_errors_of_resolving_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises((ConfigError, RefusalError)) as caught:
             source.resolve()
         assert hidden("".join(traceback.format_exception(caught.value)))
+
+
+@pytest.mark.parametrize("source", [s for s in sources() if "_env" not in s])
+def test_a_secret_of_the_file_is_known_once_loaded(source: str) -> None:
+    load(config(source=source))
+    assert redact(f"x {CANARY} y") == "x *** y"
+
+
+def test_a_whole_url_is_masked_too() -> None:
+    url = f"postgresql://u:{ENCODED}@localhost/d"
+    load(config(source=f"type: postgres, url: '{url}'"))
+    assert redact(url) == "***"
+
+
+@pytest.mark.parametrize("key", ["password", "url"])
+def test_an_error_of_the_models_alone_does_not_show_it(key: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RivetConfig.model_validate({"source": {"type": "postgres", key: [CANARY]}})
+    assert hidden(str(caught.value) + repr(caught.value))
 
 
 def test_a_webhook_is_a_secret() -> None:

@@ -96,6 +96,12 @@ def test_an_empty_value_for_a_number_is_an_error() -> None:
     assert refused(config("parallel: ${V}"), {"V": ""}).field == "parallel"
 
 
+@pytest.mark.parametrize("value", ["\ue0001\ue001", "${V}", "${W}"])
+def test_a_value_is_put_in_once(value: str) -> None:
+    loaded = load(config("source_group: ${V}-${W}"), {"V": value, "W": "w"})
+    assert loaded.exports[0].source_group == f"{value}-w"
+
+
 def test_the_mark_of_a_variable_is_never_a_character_of_the_file() -> None:
     loaded = load(config('source_group: "\ue0000\ue001${V}"'), {"V": "v"})
     assert loaded.exports[0].source_group == "\ue0000\ue001v"
