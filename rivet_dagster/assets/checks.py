@@ -124,7 +124,8 @@ def _log_chunks(
     op = context.op_execution_context
     by_partition: dict[str, list[UnitComparison]] = {}
     for unit in report.units:
-        by_partition.setdefault(unit.partition, []).append(unit)
+        if unit.index is not None:  # else it stands for the whole table
+            by_partition.setdefault(unit.partition, []).append(unit)
     targets = latest_materializations(op.instance, assets.chunks_key, list(by_partition))
     for partition, units in by_partition.items():
         if partition not in targets:
@@ -153,17 +154,12 @@ def worst_status(statuses: Sequence[str]) -> str:
 
 
 def _summary(key: dg.AssetCheckKey, report: "ReconcileReport") -> dg.AssetCheckResult:
-    status = worst_status([u.status for u in report.units]) if report.units else "unknown"
-    counts = _counts(report.units)
-    bad = [u.partition for u in report.units if u.status == "mismatch"]
-    if bad:
-        counts["mismatched_partitions"] = dg.MetadataValue.json(list(dict.fromkeys(bad))[:_LISTED])
     return dg.AssetCheckResult(
         asset_key=key.asset_key,
         check_name=key.name,
-        passed=status == "match",
-        severity=_SEVERITY[status],
-        metadata={**counts, "run_id": report.run_id},
+        passed=report.status == "match",
+        severity=_SEVERITY[report.status],
+        metadata={**_counts(report.units), "run_id": report.run_id, "strategy": report.strategy},
     )
 
 
@@ -176,4 +172,8 @@ def _counts(units: Sequence["UnitComparison"]) -> dict[str, Any]:
         known = [getattr(u, name) for u in units]
         if all(count is not None for count in known):
             metadata[name] = sum(known)
+    differing = [u for u in units if u.status != "match"]
+    if differing:
+        listed = [{"unit": u.identifier, "partition": u.partition, "note": u.note} for u in differing]
+        metadata["differing"] = dg.MetadataValue.json(listed[:_LISTED])
     return metadata

@@ -72,14 +72,16 @@ def reap(
     steps: Mapping[str, Watched],
     lease_holder: LeaseHolder,
     *,
-    min_age_s: float = MIN_AGE_S,
+    min_age_s: float | None = None,
     now: float | None = None,
 ) -> list[Reaped]:
     """Mark stale runs failed and give their pool slots back.
 
-    steps: by step key, those of this code location. min_age_s: the shortest silence that counts.
+    steps: by step key, those of this code location. min_age_s: the shortest silence that counts
+    (default: ``MIN_AGE_S``).
     """
-    look = _Look(instance, steps, lease_holder, min_age_s, time.time() if now is None else now)
+    quiet = MIN_AGE_S if min_age_s is None else min_age_s
+    look = _Look(instance, steps, lease_holder, quiet, time.time() if now is None else now)
     reaped = []
     for record in instance.get_run_records(dg.RunsFilter(statuses=ACTIVE), limit=500):
         run = record.dagster_run

@@ -1,6 +1,7 @@
 """``repair_<export>``: runs chosen chunks again in a new run that replaces the old one. Dry by default."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -10,6 +11,10 @@ from rivet_dagster.assets.resources import RivetResource
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.exports import ExportAssets
+
+
+#: Longest list put into one event's metadata.
+_LISTED = 500
 
 
 class RepairConfig(dg.Config):
@@ -52,11 +57,11 @@ def run_repair(
     run = ExportRun(context, assets, requested=config.chunks)
     caught: Exception | None = None
     try:
-        if run.requested is None:
-            run.requested = _mismatched(assets, rivet)
-        _log_plan(context, assets, run.requested, execute=config.execute)
-        if config.execute and run.requested:
-            for _ in run.steps(rivet, lock_wait=config.lock_wait):
+        wanted = _wanted(assets, config, rivet)
+        run.requested = None if wanted.fresh else list(wanted.partitions)
+        _log(context, assets, wanted, execute=config.execute)
+        if config.execute and wanted:
+            for _ in run.steps(rivet, lock_wait=config.lock_wait, fresh=wanted.fresh):
                 pass
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = error
@@ -64,21 +69,37 @@ def run_repair(
         raise run.verdict(caught)
 
 
-def _mismatched(assets: "ExportAssets", rivet: RivetResource) -> list[str]:
-    """Partitions whose source and files differ now, in plan order."""
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a repair would run. fresh: the whole table, because its units cannot be asked for again."""
+
+    partitions: tuple[str, ...]
+    fresh: bool = False
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.fresh or bool(self.partitions)
+
+
+def _wanted(assets: "ExportAssets", config: RepairConfig, rivet: RivetResource) -> _Wanted:
+    """The chosen chunks, else what a reconcile finds wrong now."""
+    from rivet_dagster.engine.verify.repair import plan_repair
+
+    if config.chunks is not None:
+        return _Wanted(tuple(config.chunks))
     with rivet.engine(assets.config) as engine:
-        report = engine.reconcile(assets.export.name)
-    return list(dict.fromkeys(unit.partition for unit in report.units if unit.status == "mismatch"))
+        plan = plan_repair(engine.reconcile(assets.export.name))
+    return _Wanted(plan.partitions, plan.fresh_run, plan.skipped)
 
 
-def _log_plan(
-    context: dg.OpExecutionContext, assets: "ExportAssets", partitions: list[str], *, execute: bool
-) -> None:
+def _log(context: dg.OpExecutionContext, assets: "ExportAssets", wanted: _Wanted, *, execute: bool) -> None:
     """What is, or would be, run again: as metadata of an observation of the chunk asset."""
-    metadata = {
-        "status": "executing" if execute and partitions else "dry_run" if partitions else "nothing_to_repair",
-        "partitions": len(partitions),
-        "partition_keys": dg.MetadataValue.json(partitions[:500]),
+    status = "executing" if execute else "dry_run"
+    metadata: dict[str, Any] = {
+        "status": status if wanted else "nothing_to_repair",
+        "whole_table": wanted.fresh,
+        "partitions": len(wanted.partitions),
+        "partition_keys": dg.MetadataValue.json(list(wanted.partitions[:_LISTED])),
+        "skipped": dg.MetadataValue.json([list(entry) for entry in wanted.skipped[:_LISTED]]),
     }
     context.log_event(dg.AssetObservation(assets.chunks_key, metadata=metadata))
-    context.add_output_metadata(metadata)

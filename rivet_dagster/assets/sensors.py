@@ -45,7 +45,7 @@ def reap_stale_runs(
     assets: Sequence[ExportAssets],
     rivet: RivetResource,
     *,
-    min_age_s: float = 60.0,
+    min_age_s: float | None = None,
 ) -> list[Reaped]:
     """End the runs of ``instance`` whose worker is gone. What the sensor and the command line call.
 

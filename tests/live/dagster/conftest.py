@@ -13,7 +13,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from rivet_dagster import build_rivet_definitions
+from rivet_dagster import RivetResource, build_rivet_definitions
 from rivet_dagster.config import RivetConfig, load_config
 from tests.services.postgres import TestDatabase
 
@@ -23,7 +23,8 @@ ORDERS = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, note text, amount numeric(10,2))",
     "INSERT INTO orders SELECT g, 'note ' || g, g FROM generate_series(1, 500) g",
     "CREATE TABLE events (at timestamptz NOT NULL, kind text)",
-    "INSERT INTO events SELECT timestamptz '2026-01-01' + g * interval '1 s', 'k' FROM generate_series(1, 50) g",
+    "INSERT INTO events SELECT timestamptz '2026-01-01' + g * interval '1 s', 'k'"
+    " FROM generate_series(1, 50) g",
     "CREATE INDEX ON events (at)",
     "ANALYZE",
 )
@@ -117,6 +118,19 @@ class Project:
             },
             raise_on_error=False,
         )
+
+    def tick(self, sensor_name: str, cursor: str | None = None) -> dg.SensorResult:
+        """One evaluation of a sensor, as the daemon does it."""
+        sensor = next(s for s in self.defs.sensors or [] if s.name == sensor_name)
+        with dg.build_sensor_context(
+            instance=self.instance,
+            cursor=cursor,
+            definitions=self.defs,
+            resources={"rivet": RivetResource()},
+        ) as context:
+            result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        return result
 
     def materialized(
         self, result: dg.ExecuteInProcessResult, key: dg.AssetKey

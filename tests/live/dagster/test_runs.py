@@ -19,7 +19,9 @@ GRID = [f"{low:012d}" for low in range(0, 501, 100)]
 def statuses(project: Project, key: dg.AssetKey = CHUNKS) -> dict[str, str]:
     """Partition -> status, as the UI shows it."""
     graph = project.defs.resolve_asset_graph()
-    found = project.instance.get_status_by_partition(key, GRID, graph.get(key).partitions_def)
+    partitions = graph.get(key).partitions_def
+    assert partitions is not None
+    found = project.instance.get_status_by_partition(key, GRID, partitions)
     return {k: v.name if v else "MISSING" for k, v in (found or {}).items()}
 
 

@@ -1,0 +1,193 @@
+"""Run workers that are really killed: the run is ended, the slot comes back, the next run resumes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from rivet_dagster import RivetResource
+from rivet_dagster.assets._internal import pool_info
+from rivet_dagster.assets.build import load_export_assets
+from rivet_dagster.assets.pools import ensure_pools
+from rivet_dagster.assets.reaper import Reaped
+from rivet_dagster.assets.sensors import reap_stale_runs
+from tests.live.dagster.conftest import EXPORTS, Project, plain
+
+CHUNKS = dg.AssetKey(["rivet", "orders", "chunks"])
+TABLE = dg.AssetKey(["rivet", "orders"])
+POOL = "rivet_orders"
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DAGSTER_HOME on SQLite."""
+    home = tmp_path_factory.mktemp("dagster_home")
+    (home / "dagster.yaml").write_text(
+        "telemetry: {enabled: false}\nconcurrency: {pools: {granularity: op}}\n"
+        "run_retries: {enabled: true, max_retries: 0}\n"
+    )
+    return home
+
+
+@pytest.fixture
+def instance(home: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.from_config(str(home)) as stored:
+        yield stored
+
+
+@contextmanager
+def run_worker(project: Project, job: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``dagster job execute`` in a process of its own; killed at the end of the block."""
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "job", "execute"]
+    log = project.folder / "worker.log"
+    with log.open("ab") as output:
+        worker = subprocess.Popen(
+            [*command, "-m", "rivet_dagster.definitions", "-j", job],
+            env={
+                **os.environ,
+                "DAGSTER_HOME": project.instance.root_directory,
+                "RIVET_CONFIG": str(project.path),
+                **environment,
+            },
+            cwd=project.folder,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            yield worker
+        finally:
+            worker.kill()
+            worker.wait()
+
+
+def stopped_process(worker: subprocess.Popen[bytes], seconds: float = 60.0) -> int:
+    """Process id of the worker, or of its child, that stopped itself at a fault point."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if worker.poll() is not None:
+            pytest.fail(f"the worker ended with {worker.returncode}")
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if rest[0] == "T" and int(rest[2]) == worker.pid:  # its process group
+                return pid
+        time.sleep(0.1)
+    pytest.fail("the worker did not reach the fault point")
+
+
+def reap(project: Project, min_age_s: float = 0.0) -> list[Reaped]:
+    assets = load_export_assets(project.config)
+    return reap_stale_runs(project.instance, project.config, assets, RivetResource(), min_age_s=min_age_s)
+
+
+def slots(project: Project) -> list[str]:
+    info = pool_info(project.instance, POOL)
+    assert info is not None
+    return [slot.run_id for slot in info.claimed_slots]
+
+
+def test_a_killed_run_worker_is_reaped_and_the_next_run_resumes(project: Project) -> None:
+    assert ensure_pools(project.instance, project.config) == [POOL, "rivet_events_log"]
+    assert ensure_pools(project.instance, project.config) == []
+    with run_worker(project, "export_orders", RIVET_TEST_PAUSE_AT="after_unit_commit:3") as worker:
+        assert stopped_process(worker) == worker.pid
+        (run,) = project.instance.get_runs()
+        assert run.status == dg.DagsterRunStatus.STARTED
+        assert slots(project) == [run.run_id]
+        assert reap(project) == [], "it holds the lease, so it lives"
+        worker.kill()
+        worker.wait()
+
+    dead = project.instance.get_run_by_id(run.run_id)
+    assert dead is not None
+    assert dead.status == dg.DagsterRunStatus.STARTED, "nobody told Dagster"
+    assert slots(project) == [run.run_id], "a dead run keeps its slot"
+
+    assert reap(project, min_age_s=3600) == [], "too early to tell"
+    (reaped,) = reap(project)
+    assert (reaped.run.run_id, reaped.exports) == (run.run_id, ("orders",))
+    ended = project.instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status == dg.DagsterRunStatus.FAILURE
+    assert slots(project) == []
+    assert reap(project) == []
+
+    result = project.run("export_orders")
+    assert result.success
+    (table,) = project.materialized(result, TABLE)
+    assert plain(table.metadata)["dagster/row_count"] == 500
+    assert project.rows("orders") == 500
+    attempts = [plain(m.metadata)["attempt"] for m in project.materialized(result, CHUNKS)]
+    assert len(attempts) == 6
+    log = "".join(e.user_message for e in project.instance.all_logs(result.run_id))
+    assert "resumed: 6 units in 6 partitions, 3 to do" in log
+
+
+def test_the_sensor_ends_the_run_and_asks_for_one_that_resumes(project: Project) -> None:
+    with run_worker(project, "export_orders", RIVET_TEST_CRASH_AT="after_unit_commit:2") as worker:
+        worker.wait(60)
+    (run,) = project.instance.get_runs()
+    assert not project.tick("rivet_stale_runs").run_requests, "too early to tell"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rivet_dagster.assets.reaper.MIN_AGE_S", 0.0)
+        (request,) = project.tick("rivet_stale_runs").run_requests or []
+    assert request.job_name == "export_orders"
+    assert run.run_id in (request.run_key or "")
+    assert request.tags["rivet/resume_of"] == run.run_id
+
+
+def test_a_live_run_that_waits_its_turn_is_not_reaped(project: Project) -> None:
+    """It holds no lease, and is silent: but somebody else has the lease, so it may be waiting."""
+    from rivet_dagster.engine.run.engine import Engine
+
+    with (
+        Engine(project.config) as engine,
+        engine.session("orders", holder="somebody else"),
+        run_worker(project, "export_orders") as worker,
+    ):
+        deadline = time.monotonic() + 60
+        started = dg.DagsterEventType.STEP_START
+        while time.monotonic() < deadline and worker.poll() is None:
+            runs = project.instance.get_runs()
+            if runs and project.instance.all_logs(runs[0].run_id, of_type=started):
+                break
+            time.sleep(0.2)
+        time.sleep(0.5)
+        assert reap(project) == []
+        worker.kill()
+        worker.wait()
+        assert reap(project) == [], "cannot be told apart while the other run holds the lease"
+    assert len(reap(project)) == 1
+
+
+def test_a_killed_step_of_export_all_leaves_the_others(project: Project) -> None:
+    """Each export has a process of its own there: the death of one is the failure of one."""
+    project.write(EXPORTS)
+    with run_worker(project, "export_all", RIVET_TEST_CRASH_AT="after_unit_commit:2") as worker:
+        assert worker.wait(120) == 1
+    (run,) = project.instance.get_runs()
+    assert run.status == dg.DagsterRunStatus.FAILURE
+    kinds = {dg.DagsterEventType.STEP_SUCCESS, dg.DagsterEventType.STEP_FAILURE}
+    ends = {
+        e.dagster_event.step_key: e.dagster_event.event_type
+        for e in project.instance.all_logs(run.run_id, of_type=kinds)
+        if e.dagster_event
+    }
+    assert ends == {
+        "rivet_export__orders": dg.DagsterEventType.STEP_FAILURE,
+        "rivet_export__events_log": dg.DagsterEventType.STEP_SUCCESS,
+    }
+    assert slots(project) == []
+    assert project.run("export_orders").success
+    assert project.rows("orders") == 500
