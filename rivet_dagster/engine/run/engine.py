@@ -19,6 +19,8 @@ from rivet_dagster.engine.state.store import StateStore
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig, RivetConfig
+    from rivet_dagster.engine.verify.reconcile import ReconcileReport
+    from rivet_dagster.engine.verify.report import Depth, ValidationReport
 
 DEFAULT_LOCK_WAIT_S = 600
 
@@ -97,6 +99,18 @@ class Engine:
 
     def lease_key(self, name: str) -> str:
         return f"chunk-run:{name}"
+
+    def reconcile(self, name: str) -> ReconcileReport:
+        """See ``audit.reconcile``."""
+        from rivet_dagster.engine.run import audit
+
+        return audit.reconcile(self, name)
+
+    def validate(self, name: str, *, depth: Depth = "full") -> ValidationReport:
+        """See ``audit.validate``."""
+        from rivet_dagster.engine.run import audit
+
+        return audit.validate(self, name, depth=depth)
 
     def source_moved(self, name: str) -> str | None:
         """A token that changes when an incremental export has rows past its watermark, else None.

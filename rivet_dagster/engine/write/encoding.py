@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from rivet_dagster.engine.types.decision import Column
 
-#: More distinct values than this in a row group cost more to hash than the dictionary saves.
-DICTIONARY_MAX_DISTINCT = 20_000
+#: More distinct values than this cost more to hash than the dictionary saves (benchmarks/, zstd 3).
+TEXT_MAX_DISTINCT = 5_000
+#: Numbers have delta packing, which is nearly as small and needs no hashing.
+NUMBER_MAX_DISTINCT = 64
 
 
 def wants_dictionary(column: Column) -> bool:
@@ -22,14 +24,16 @@ def wants_dictionary(column: Column) -> bool:
         return False
     if pa.types.is_nested(column.arrow):
         return True
+    text = pa.types.is_string(column.arrow) or isinstance(column.arrow, pa.BaseExtensionType)
     if column.distinct is None:  # never analysed: text is more often repeated than not
-        return pa.types.is_string(column.arrow)
-    return 0 < column.distinct <= DICTIONARY_MAX_DISTINCT
+        return text
+    return 0 < column.distinct <= (TEXT_MAX_DISTINCT if text else NUMBER_MAX_DISTINCT)
 
 
 def _delta(arrow: pa.DataType) -> bool:
     return (
-        pa.types.is_int32(arrow)
+        pa.types.is_int16(arrow)
+        or pa.types.is_int32(arrow)
         or pa.types.is_int64(arrow)
         or pa.types.is_timestamp(arrow)
         or pa.types.is_time64(arrow)

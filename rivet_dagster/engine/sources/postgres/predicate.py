@@ -65,6 +65,8 @@ def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     source = _relation(unit.spec, origin)
     spec = unit.spec
     match unit.kind:
+        case UnitKind.WHOLE if "column" in spec:
+            return source, f"({_key_condition(spec)} OR {quote_ident(spec['column'])} IS NULL)", ""
         case UnitKind.WHOLE:
             return source, "TRUE", ""
         case UnitKind.PAGES:

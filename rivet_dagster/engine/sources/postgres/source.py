@@ -11,14 +11,16 @@ import pyarrow as pa
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError
 from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
+from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.postgres import catalog, connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
-from rivet_dagster.engine.sources.postgres.predicate import Origin
+from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal, quote_relation
 from rivet_dagster.engine.sources.postgres.read import PostgresReader, ReadOptions, ReadOrder, described_types
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
+from rivet_dagster.engine.types.aggregates import Aggregates
 from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.write.csv import as_server_hex, as_server_text, needs_server_text
 
@@ -225,10 +227,17 @@ class PostgresPlanner:
             )
         return CursorBounds(high, native)
 
-    def fetch_one(self, statement: str) -> tuple[Any, ...] | None:
-        """One row of a planning or verification query."""
-        with self._source.faults():
-            return self._query(statement)
+    def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates:
+        """Count and statistics of the unit's rows as they are now, by the SQL that reads them (RC2)."""
+        from rivet_dagster.engine.sources.postgres.aggregate import aggregate_sql
+
+        source, condition, _ = unit_from_where(unit, self.origin)
+        statement, shape = aggregate_sql(columns, f"FROM {source} WHERE {condition}")
+        connector = self._source.connector
+        with self._source.faults(), connector.transaction(self._connection, search_path=False):
+            row = self._query(statement)
+        assert row is not None
+        return shape.read(row)
 
     def _from(self) -> str:
         return self.origin.from_sql()

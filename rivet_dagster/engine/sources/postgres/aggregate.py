@@ -1,0 +1,283 @@
+"""The same statistics of the same rows, taken by the server and from Arrow batches.
+
+Reconciliation compares the two. Each statistic is exact on both sides, whatever the order of the rows:
+sums are integers or decimals, never floats; text is compared by bytes; a float is summed as its bits.
+A timestamp counts in microseconds since 1970, a date in days.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rivet_dagster.engine.sources.postgres.kernel import Wire
+from rivet_dagster.engine.types.aggregates import Aggregates, ColumnAggregate
+from rivet_dagster.engine.types.decision import Column
+
+_PREFIX: Final = 256  # characters of a text, bytes of a binary, that its bounds are taken from
+_PLAIN_TEXT: Final = ("text", "character varying")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One statistic. sql: aggregate that gives it as text. of: the same of one Arrow array.
+
+    merge: joins two arrays' values, neither None. parse: reads the server's text. empty: without rows.
+    """
+
+    name: str
+    sql: str
+    of: Callable[[pa.Array], Any]
+    merge: Callable[[Any, Any], Any]
+    parse: Callable[[str], Any] = int
+    empty: Any = None
+
+    def read(self, text: str | None) -> Any:
+        return self.empty if text is None else self.parse(text)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatePlan:
+    """What the columns of an aggregate statement mean."""
+
+    measures: Mapping[str, tuple[Measure, ...]]
+
+    def read(self, row: Sequence[Any]) -> Aggregates:
+        """The statement's only row: a count as text, then one text array a column."""
+        columns = {
+            name: ColumnAggregate({m.name: m.read(text) for m, text in zip(measures, values, strict=True)})
+            for (name, measures), values in zip(self.measures.items(), row[1:], strict=True)
+        }
+        return Aggregates(int(row[0]), columns)
+
+
+def aggregate_sql(
+    columns: Sequence[Column], from_where: str, *, encoding: str = "UTF8"
+) -> tuple[str, AggregatePlan]:
+    """One statement over ``from_where`` (``FROM ... WHERE ...``), and how to read its row.
+
+    One entry of the SELECT list a column, so that 1600 columns stay below the server's 1664. encoding:
+    the server's; in another than UTF8 text is compared by its UTF-8 length alone.
+    """
+    plan = AggregatePlan({c.name: _measures(c, encoding) for c in columns})
+    entries = (f"ARRAY[{', '.join(f'({m.sql})::text' for m in ms)}]" for ms in plan.measures.values())
+    return f"SELECT {', '.join(['count(*)::text', *entries])} {from_where}", plan
+
+
+def aggregate_arrow(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Aggregates:
+    """The same statistics of batches that hold ``columns`` by name. Memory: one batch."""
+    measures = {c.name: _measures(c, "UTF8") for c in columns}
+    state: dict[str, list[Any]] = {name: [m.empty for m in ms] for name, ms in measures.items()}
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        for name, wanted in measures.items():
+            array = _storage(batch.column(name))
+            held = state[name]
+            for i, measure in enumerate(wanted):
+                held[i] = _joined(measure, held[i], measure.of(array))
+    found = {
+        name: ColumnAggregate({m.name: value for m, value in zip(ms, state[name], strict=True)})
+        for name, ms in measures.items()
+    }
+    return Aggregates(rows, found)
+
+
+def _joined(measure: Measure, held: Any, new: Any) -> Any:
+    if new is None or held is None:
+        return held if new is None else new
+    return measure.merge(held, new)
+
+
+def _measures(column: Column, encoding: str) -> tuple[Measure, ...]:
+    value, kind = column.select, column.arrow
+    nulls = Measure("nulls", f"count(*) - count({value})", lambda a: a.null_count, _add, empty=0)
+    if column.wire & Wire.LIST:
+        items = _sum("items", f"cardinality({value})", lambda a: _total(pc.list_value_length(a)))
+        return nulls, items
+    if pa.types.is_boolean(kind):
+        return nulls, _sum("trues", f"({value})::int", lambda a: pc.sum(a).as_py())
+    if pa.types.is_integer(kind):
+        return nulls, *_number(value if column.wire != Wire.OID else f"({value})::int8", "TRUE", lambda a: a)
+    if pa.types.is_floating(kind):
+        return nulls, *_float(value, pa.types.is_float32(kind))
+    if pa.types.is_decimal(kind):
+        return nulls, *_decimal(value)
+    if pa.types.is_temporal(kind):
+        return nulls, *_temporal(value, kind)
+    if column.wire == Wire.UUID:
+        return nulls, *_bounds(f'(({value})::text COLLATE "C")', _uuid_text)
+    return nulls, *_bytes(column, encoding)
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def _sum(name: str, value: str, of: Callable[[pa.Array], Any], where: str = "TRUE") -> Measure:
+    filtered = "" if where == "TRUE" else f" FILTER (WHERE {where})"
+    return Measure(name, f"sum({value}){filtered}", of, _add, empty=0)
+
+
+def _number(value: str, where: str, integers: Callable[[pa.Array], pa.Array]) -> tuple[Measure, ...]:
+    """Bounds and sum of an integer expression; ``integers`` gives the same of an array."""
+    filtered = "" if where == "TRUE" else f" FILTER (WHERE {where})"
+    return (
+        Measure("min", f"min({value}){filtered}", lambda a: pc.min(integers(a)).as_py(), min),
+        Measure("max", f"max({value}){filtered}", lambda a: pc.max(integers(a)).as_py(), max),
+        _sum("sum", value, lambda a: _total(integers(a)), where),
+    )
+
+
+def _float(value: str, single: bool) -> tuple[Measure, ...]:
+    """NaNs counted, everything else summed as the integer that its bits are: exact in any order."""
+    send, bits = ("float4send", 32) if single else ("float8send", 64)
+    number = f"('x' || encode({send}({value}), 'hex'))::bit({bits})::int{bits // 8}"
+    view = pa.int32() if single else pa.int64()
+    is_nan = f"{value} = 'NaN'"
+
+    def bit_sum(array: pa.Array) -> int:
+        return _total(array.filter(pc.invert(pc.is_nan(array)), null_selection_behavior="drop").view(view))
+
+    return (
+        Measure(
+            "nans", f"count(*) FILTER (WHERE {is_nan})", lambda a: pc.sum(pc.is_nan(a)).as_py(), _add, empty=0
+        ),
+        _sum("bits", number, bit_sum, f"NOT {is_nan}"),
+    )
+
+
+def _decimal(value: str) -> tuple[Measure, ...]:
+    return (
+        Measure("min", f"min({value})", lambda a: pc.min(a).as_py(), min, Decimal),
+        Measure("max", f"max({value})", lambda a: pc.max(a).as_py(), max, Decimal),
+        Measure("sum", f"sum({value})", _decimal_total, _exact_add, Decimal, Decimal(0)),
+    )
+
+
+def _temporal(value: str, kind: pa.DataType) -> tuple[Measure, ...]:
+    """Days or microseconds since 1970 or midnight; an infinity has no number and is counted apart."""
+    if pa.types.is_time(kind):
+        # exact: below 2^53 even in microseconds
+        return _number(f"(date_part('epoch', {value}) * 1000000)::int8", "TRUE", lambda a: a.view(pa.int64()))
+    if pa.types.is_date(kind):
+        number, view = f"({value} - date '1970-01-01')", pa.int32()
+    else:
+        # whole minutes are exact as a double, and so are the microseconds of one
+        minute = f"date_part('epoch', date_trunc('minute', {value}))::int8"
+        number = f"({minute} * 1000000 + date_part('microseconds', {value})::int8)"
+        view = pa.int64()
+    infinite = f"count(*) FILTER (WHERE NOT isfinite({value}))"
+    return (
+        Measure("infinite", infinite, lambda _: 0, _add, empty=0),
+        *_number(number, f"isfinite({value})", lambda a: a.view(view)),
+    )
+
+
+def _bounds(value: str, of: Callable[[Any], str | None]) -> tuple[Measure, ...]:
+    return (
+        Measure("min", f"min({value})", lambda a: of(pc.min(a).as_py()), min, str),
+        Measure("max", f"max({value})", lambda a: of(pc.max(a).as_py()), max, str),
+    )
+
+
+def _bytes(column: Column, encoding: str) -> tuple[Measure, ...]:
+    """Text and binary: bytes in all, and the bounds of the first ``_PREFIX`` characters or bytes."""
+    value = column.select
+    if column.wire == Wire.BYTES:
+        prefix = f"encode(substring({value} FROM 1 FOR {_PREFIX}), 'hex') COLLATE \"C\""
+        length = _sum("bytes", f"octet_length({value})", lambda a: _total(pc.binary_length(a)))
+        return length, *_bounds(f"({prefix})", _hex_prefix)
+    if column.logical_type == "json":
+        text = f"({value})::text"
+    elif value.endswith("::text") or column.native_type.startswith(_PLAIN_TEXT):
+        text = value
+    else:
+        text = f"concat({value})"  # the output function: a cast would strip the padding of char(n)
+    present = f"{value} IS NOT NULL" if text.startswith("concat") else "TRUE"
+    same = encoding.upper() in ("UTF8", "UTF-8")
+    sized = text if same else f"convert_to({text}, 'UTF8')"
+    length = _sum("bytes", f"octet_length({sized})", lambda a: _total(pc.binary_length(a)), present)
+    if not same or column.logical_type == "json":
+        return (length,)
+    return length, *_text_bounds(f'(left({text}, {_PREFIX}) COLLATE "C")', present)
+
+
+def _text_bounds(value: str, where: str) -> tuple[Measure, ...]:
+    """Python orders code points, which is the order of their UTF-8 bytes."""
+    filtered = "" if where == "TRUE" else f" FILTER (WHERE {where})"
+
+    def prefix(array: pa.Array) -> pa.Array:
+        return pc.utf8_slice_codeunits(array, 0, _PREFIX)
+
+    return (
+        Measure("min", f"min({value}){filtered}", lambda a: pc.min(prefix(a)).as_py(), min, str),
+        Measure("max", f"max({value}){filtered}", lambda a: pc.max(prefix(a)).as_py(), max, str),
+    )
+
+
+def _uuid_text(value: Any) -> Any:
+    return None if value is None else str(uuid.UUID(bytes=value))
+
+
+def _hex_prefix(value: bytes | None) -> Any:
+    return None if value is None else value[:_PREFIX].hex()
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _total(integers: pa.Array) -> int:
+    """Sum of an integer array without overflow: high and low halves apart."""
+    wide = integers.cast(pa.int64())
+    low = pc.sum(pc.bit_wise_and(wide, 0xFFFFFFFF)).as_py() or 0
+    high = pc.sum(pc.shift_right(wide, 32)).as_py() or 0
+    return int((high << 32) + low)
+
+
+def _decimal_total(array: pa.Array) -> Decimal:
+    """Sum of a decimal128 array, which may need more than 38 digits: by 32-bit limbs."""
+    present = array.drop_null()
+    count, scale = len(present), array.type.scale
+    if not count:
+        return Decimal(0)
+    data = present.buffers()[1].slice(present.offset * 16, count * 16)
+    total = 0
+    for limb in range(4):
+        kind = pa.int32() if limb == 3 else pa.uint32()  # the sign is in the highest
+        limbs = pa.Array.from_buffers(kind, count * 4, [None, data])
+        column = pc.list_element(pa.FixedSizeListArray.from_arrays(limbs, 4), limb)
+        total += (pc.sum(column).as_py() or 0) << (32 * limb)
+    return _decimal_of(total, scale)
+
+
+def _decimal_of(unscaled: int, scale: int) -> Decimal:
+    digits = tuple(int(d) for d in str(abs(unscaled)))
+    return Decimal((int(unscaled < 0), digits, -scale))
+
+
+def _exact_add(a: Decimal, b: Decimal) -> Decimal:
+    """a + b with every digit; Decimal's own sum rounds to the context."""
+    scale = max(_places(a), _places(b))
+    return _decimal_of(_unscaled(a, scale) + _unscaled(b, scale), scale)
+
+
+def _places(value: Decimal) -> int:
+    return -int(value.as_tuple().exponent)
+
+
+def _unscaled(value: Decimal, scale: int) -> int:
+    sign, digits, _ = value.as_tuple()
+    number = reduce(lambda held, digit: held * 10 + digit, digits, 0) * 10 ** (scale - _places(value))
+    return -number if sign else number
+
+
+__all__ = ["AggregatePlan", "Measure", "aggregate_arrow", "aggregate_sql"]
