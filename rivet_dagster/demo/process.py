@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +34,7 @@ def bound_to_parent(sig: signal.Signals) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def own_group(
-    command: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path, death: signal.Signals
+    command: Sequence[str], *, folder: Path, log: Path, death: signal.Signals
 ) -> Iterator[subprocess.Popen[bytes]]:
     """``command`` in a process group of its own, its output in ``log``.
 
@@ -45,7 +45,6 @@ def own_group(
         process = subprocess.Popen(  # noqa: S603 - a list of ours, no shell
             command,
             cwd=folder,
-            env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -50,9 +50,10 @@ class Watch:
             if name in self._finished:
                 rows, begun = rows + expected, True
             elif (run := self._state.open_run(name)) is not None:
-                begun = True
-                done = sum(u.rows for u in self._state.units(run.run_id) if u.status == "completed")
-                rows += min(done, expected)
+                done = [unit for unit in self._state.units(run.run_id) if unit.status == "completed"]
+                rows += min(sum(unit.rows for unit in done), expected)
+                left = self.left.get(name)
+                begun = begun or left is None or left.run_id != run.run_id or len(done) > left.done
         return Standing(rows, len(self._finished), begun)
 
     def resumed(self, name: str) -> Left | None:
