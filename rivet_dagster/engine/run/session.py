@@ -12,6 +12,7 @@ from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, re
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
 from rivet_dagster.engine.plan.units import Part, WorkUnit
+from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.run.faults import fault_point
@@ -99,6 +100,7 @@ class Session:
         store.prepare()
         # readers of the folder rely on the marker; it comes back when the folder is exact again
         store.delete("_SUCCESS")
+        use_lean_pool()
         pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
         try:
             yield from pool.events()

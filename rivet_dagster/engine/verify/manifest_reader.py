@@ -197,7 +197,7 @@ class _Node:
 
     def _typed(self, key: str, kind: type[_T], name: str) -> _T:
         value = self._values.get(key)
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind):
             raise ManifestError(f"{self.where}.{key} is missing or not {name}")
         return value
 

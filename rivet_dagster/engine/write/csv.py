@@ -1,13 +1,12 @@
 """CSV parts: RFC 4180, NULL is an empty field, the empty string is ``""``; rendered by Arrow, not by row.
 
 What Arrow renders in another form than the documented one is selected as text from the server
-(``csv_columns``), so that one text form exists for a value.
+(``csv_columns.py``), so that one text form exists for a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,25 +15,6 @@ import pyarrow.compute as pc
 from rivet_dagster.engine.types.decision import Column
 
 _NEEDS_QUOTES = r'[",\r\n]'
-_PLAIN_DECIMAL_SCALE = 6  # Arrow turns to exponents below 1e-6
-
-
-def needs_server_text(column: Column) -> bool:
-    """The value's CSV text must come from the server (uuid, lists, decimals of a fine scale)."""
-    arrow = column.arrow
-    if pa.types.is_decimal(arrow):
-        return bool(arrow.scale > _PLAIN_DECIMAL_SCALE)
-    return pa.types.is_nested(arrow) or (
-        isinstance(arrow, pa.BaseExtensionType) and pa.types.is_fixed_size_binary(arrow.storage_type)
-    )
-
-
-def as_server_text(column: Column, wire_text: int) -> Column:
-    return replace(column, select=f"{column.select}::text", arrow=pa.string(), wire=wire_text, scale=0)
-
-
-def as_server_hex(column: Column, wire_text: int) -> Column:
-    return replace(column, select=f"encode({column.select}, 'hex')", arrow=pa.string(), wire=wire_text)
 
 
 def quote_field(text: pa.Array) -> pa.Array:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -97,24 +95,34 @@ def _joined(measure: Measure, held: Any, new: Any) -> Any:
 
 
 def _measures(column: Column, encoding: str) -> tuple[Measure, ...]:
-    value, kind = column.select, column.arrow
+    value = column.select
     nulls = Measure("nulls", f"count(*) - count({value})", lambda a: a.null_count, _add, empty=0)
+    return nulls, *_of_values(column, value, encoding)
+
+
+def _of_values(column: Column, value: str, encoding: str) -> tuple[Measure, ...]:
+    kind = column.arrow
     if column.wire & Wire.LIST:
-        items = _sum("items", f"cardinality({value})", lambda a: _total(pc.list_value_length(a)))
-        return nulls, items
-    if pa.types.is_boolean(kind):
-        return nulls, _sum("trues", f"({value})::int", lambda a: pc.sum(a).as_py())
-    if pa.types.is_integer(kind):
-        return nulls, *_number(value if column.wire != Wire.OID else f"({value})::int8", "TRUE", lambda a: a)
-    if pa.types.is_floating(kind):
-        return nulls, *_float(value, pa.types.is_float32(kind))
-    if pa.types.is_decimal(kind):
-        return nulls, *_decimal(value)
-    if pa.types.is_temporal(kind):
-        return nulls, *_temporal(value, kind)
-    if column.wire == Wire.UUID:
-        return nulls, *_bounds(f'(({value})::text COLLATE "C")', _uuid_text)
-    return nulls, *_bytes(column, encoding)
+        found: tuple[Measure, ...] = (_sum("items", f"cardinality({value})", _list_items),)
+    elif pa.types.is_boolean(kind):
+        found = (_sum("trues", f"({value})::int", lambda a: pc.sum(a).as_py()),)
+    elif pa.types.is_integer(kind):
+        found = _number(f"({value})::int8" if column.wire == Wire.OID else value, "TRUE", lambda a: a)
+    elif pa.types.is_floating(kind):
+        found = _float(value, pa.types.is_float32(kind))
+    elif pa.types.is_decimal(kind):
+        found = _decimal(value, column.scale)
+    elif pa.types.is_temporal(kind):
+        found = _temporal(value, kind)
+    elif column.wire == Wire.UUID:
+        found = _bounds(f'(({value})::text COLLATE "C")', _uuid_text)
+    else:
+        found = _bytes(column, encoding)
+    return found
+
+
+def _list_items(array: pa.Array) -> int:
+    return _total(pc.list_value_length(array))
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -154,11 +162,16 @@ def _float(value: str, single: bool) -> tuple[Measure, ...]:
     )
 
 
-def _decimal(value: str) -> tuple[Measure, ...]:
+def _decimal(value: str, scale: int) -> tuple[Measure, ...]:
+    """Bounds and sum as integers in units of the last place."""
+
+    def unscaled(aggregate: str) -> str:
+        return f"trunc({aggregate}({value}) * 1e{scale}::numeric)"
+
     return (
-        Measure("min", f"min({value})", lambda a: pc.min(a).as_py(), min, Decimal),
-        Measure("max", f"max({value})", lambda a: pc.max(a).as_py(), max, Decimal),
-        Measure("sum", f"sum({value})", _decimal_total, _exact_add, Decimal, Decimal(0)),
+        Measure("min", unscaled("min"), lambda a: _one_decimal(pc.min(a)), min, _int_or_nan),
+        Measure("max", unscaled("max"), lambda a: _one_decimal(pc.max(a)), max, _int_or_nan),
+        Measure("sum", unscaled("sum"), _decimal_total, _add, _int_or_nan, 0),
     )
 
 
@@ -240,44 +253,30 @@ def _total(integers: pa.Array) -> int:
     wide = integers.cast(pa.int64())
     low = pc.sum(pc.bit_wise_and(wide, 0xFFFFFFFF)).as_py() or 0
     high = pc.sum(pc.shift_right(wide, 32)).as_py() or 0
-    return int((high << 32) + low)
+    return (int(high) << 32) + int(low)
 
 
-def _decimal_total(array: pa.Array) -> Decimal:
-    """Sum of a decimal128 array, which may need more than 38 digits: by 32-bit limbs."""
+def _decimal_total(array: pa.Array) -> int:
+    """Sum of a decimal128 array in units of the last place, of any size: by 32-bit limbs."""
     present = array.drop_null()
-    count, scale = len(present), array.type.scale
+    count = len(present)
     if not count:
-        return Decimal(0)
+        return 0
     data = present.buffers()[1].slice(present.offset * 16, count * 16)
     total = 0
     for limb in range(4):
         kind = pa.int32() if limb == 3 else pa.uint32()  # the sign is in the highest
-        limbs = pa.Array.from_buffers(kind, count * 4, [None, data])
-        column = pc.list_element(pa.FixedSizeListArray.from_arrays(limbs, 4), limb)
-        total += (pc.sum(column).as_py() or 0) << (32 * limb)
-    return _decimal_of(total, scale)
+        limbs = pa.FixedSizeListArray.from_arrays(pa.Array.from_buffers(kind, count * 4, [None, data]), 4)
+        total += int(pc.sum(pc.list_element(limbs, limb)).as_py()) << (32 * limb)
+    return total
 
 
-def _decimal_of(unscaled: int, scale: int) -> Decimal:
-    digits = tuple(int(d) for d in str(abs(unscaled)))
-    return Decimal((int(unscaled < 0), digits, -scale))
+def _one_decimal(value: pa.Scalar) -> int | None:
+    return _decimal_total(pa.array([value.as_py()], value.type)) if value.is_valid else None
 
 
-def _exact_add(a: Decimal, b: Decimal) -> Decimal:
-    """a + b with every digit; Decimal's own sum rounds to the context."""
-    scale = max(_places(a), _places(b))
-    return _decimal_of(_unscaled(a, scale) + _unscaled(b, scale), scale)
-
-
-def _places(value: Decimal) -> int:
-    return -int(value.as_tuple().exponent)
-
-
-def _unscaled(value: Decimal, scale: int) -> int:
-    sign, digits, _ = value.as_tuple()
-    number = reduce(lambda held, digit: held * 10 + digit, digits, 0) * 10 ** (scale - _places(value))
-    return -number if sign else number
+def _int_or_nan(text: str) -> int | str:
+    return text if text in ("NaN", "Infinity", "-Infinity") else int(text)
 
 
 __all__ = ["AggregatePlan", "Measure", "aggregate_arrow", "aggregate_sql"]

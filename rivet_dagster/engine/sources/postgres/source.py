@@ -22,7 +22,7 @@ from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.types.aggregates import Aggregates
 from rivet_dagster.engine.types.decision import Column
-from rivet_dagster.engine.write.csv import as_server_hex, as_server_text, needs_server_text
+from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text, needs_server_text
 
 CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
 
