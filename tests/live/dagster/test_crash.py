@@ -12,6 +12,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
+from sqlalchemy.engine import make_url
 
 from rivet_dagster import RivetResource
 from rivet_dagster.assets._internal import pool_info
@@ -20,21 +22,41 @@ from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import Reaped
 from rivet_dagster.assets.sensors import reap_stale_runs
 from tests.live.dagster.conftest import EXPORTS, Project, plain
+from tests.services.postgres import TestServer, database
 
 CHUNKS = dg.AssetKey(["rivet", "orders", "chunks"])
+PASSWORD_ENV = "RIVET_TEST_DAGSTER_PASSWORD"
 TABLE = dg.AssetKey(["rivet", "orders"])
 POOL = "rivet_orders"
 
 
 @pytest.fixture
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A DAGSTER_HOME on SQLite."""
+def home(tmp_path_factory: pytest.TempPathFactory, pg: TestServer) -> Iterator[Path]:
+    """A DAGSTER_HOME on PostgreSQL: a stopped process cannot lock others out of it, as on SQLite."""
     home = tmp_path_factory.mktemp("dagster_home")
-    (home / "dagster.yaml").write_text(
-        "telemetry: {enabled: false}\nconcurrency: {pools: {granularity: op}}\n"
-        "run_retries: {enabled: true, max_retries: 0}\n"
-    )
-    return home
+    with database(pg) as storage:
+        url = make_url(storage.url)
+        settings = {
+            "telemetry": {"enabled": False},
+            "storage": {
+                "postgres": {
+                    "postgres_db": {
+                        "scheme": "postgresql+psycopg2",
+                        "hostname": url.host,
+                        "port": url.port,
+                        "username": url.username,
+                        "password": {"env": PASSWORD_ENV},
+                        "db_name": url.database,
+                    }
+                }
+            },
+            "concurrency": {"pools": {"granularity": "op"}},
+            "run_retries": {"enabled": True, "max_retries": 0},
+        }
+        (home / "dagster.yaml").write_text(yaml.safe_dump(settings))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(PASSWORD_ENV, str(url.password))
+            yield home
 
 
 @pytest.fixture
@@ -95,6 +117,18 @@ def slots(project: Project) -> list[str]:
     info = pool_info(project.instance, POOL)
     assert info is not None
     return [slot.run_id for slot in info.claimed_slots]
+
+
+def test_a_job_runs_end_to_end_on_an_instance_in_postgres(project: Project) -> None:
+    ensure_pools(project.instance, project.config)
+    with run_worker(project, "export_orders") as worker:
+        assert worker.wait(120) == 0
+    (run,) = project.instance.get_runs()
+    assert run.status == dg.DagsterRunStatus.SUCCESS
+    assert project.instance.get_materialized_partitions(CHUNKS) == {f"{n:012d}" for n in range(0, 501, 100)}
+    assert project.instance.get_latest_materialization_event(TABLE)
+    assert slots(project) == []
+    assert project.rows("orders") == 500
 
 
 def test_a_killed_run_worker_is_reaped_and_the_next_run_resumes(project: Project) -> None:
