@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.events import RunOutcome
 
 
-class _Params(click.ParamType):
+class _Params(click.ParamType[tuple[str, str]]):
     name = "K=V"
 
     def convert(

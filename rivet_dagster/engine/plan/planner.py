@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -145,7 +146,7 @@ def plan_keyset(export: ExportConfig, planner: Planner) -> Plan:
     ranges = max(1, -(-(facts.est_rows or 0) // size))
     bounds: list[str | None] = [None, *planner.key_boundaries(key, ranges), None]
     units = []
-    for index, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for index, (low, high) in enumerate(itertools.pairwise(bounds)):
         spec = {"column": key, "gt": low, "le": high}
         units.append(WorkUnit(index, UnitKind.KEY, "", spec, low, high, size if facts.est_rows else None))
     reason = f"{len(units)} ranges of {key}, about {size} rows each, boundaries sampled from the table"

@@ -16,7 +16,8 @@ def backoff_s(attempt: int, base_ms: int, error: RivetError | None = None, *, ji
     Jitter takes up to half of it away, so that workers that failed together do not return together.
     The error's own ``retry_after_s`` comes on top.
     """
-    delay = min(CAP_S, base_ms / 1000 * 2 ** min(max(attempt, 1) - 1, _MAX_EXPONENT))
+    exponent = min(max(attempt, 1) - 1, _MAX_EXPONENT)
+    delay: float = min(CAP_S, base_ms / 1000 * 2.0**exponent)
     if jitter:
         delay *= random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
     return delay + (error.retry_after_s if error else 0.0)

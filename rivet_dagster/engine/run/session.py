@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, representative
+from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
 from rivet_dagster.engine.plan.units import Part, WorkUnit
-from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.run.faults import fault_point

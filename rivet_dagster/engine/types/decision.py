@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -62,5 +63,5 @@ class Column:
         return {"name": self.name, "type": str(self.arrow), "native": self.native_type}
 
 
-def arrow_schema(columns: tuple[Column, ...] | list[Column]) -> pa.Schema:
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema([c.field() for c in columns])

@@ -31,7 +31,7 @@ def wants_dictionary(column: Column) -> bool:
 
 
 def _delta(arrow: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_int16(arrow)
         or pa.types.is_int32(arrow)
         or pa.types.is_int64(arrow)

@@ -82,7 +82,7 @@ class PostgresConnector:
         settings = _settings(limits or self.limits, search_path=search_path)
         begin.extend(f"SET LOCAL {name} = {quote_literal(value)}" for name, value in settings.items())
         try:
-            connection.execute("; ".join(begin))  # type: ignore[call-overload]
+            connection.execute("; ".join(begin))
         except psycopg.Error as error:
             close(connection)
             raise classify(error) from error

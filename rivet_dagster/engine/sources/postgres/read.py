@@ -120,7 +120,7 @@ class PostgresReader:
         schema, name = unit.spec["relation"]
         relation = quote_relation(schema, name)
         row = connection.execute(
-            f"SELECT pg_catalog.pg_relation_filenode({quote_literal(relation)}::regclass)"  # type: ignore[call-overload]
+            f"SELECT pg_catalog.pg_relation_filenode({quote_literal(relation)}::regclass)"
         ).fetchone()
         if row is None or row[0] != self._order.filenodes.get(relation):
             raise TransientError(

@@ -203,7 +203,7 @@ class PostgresPlanner:
         with self._source.faults():
             # every (count/ranges)-th sampled key, picked by rank: works for every ordered type
             found = self._connection.execute(
-                f"WITH s AS (SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,"  # type: ignore[call-overload]
+                f"WITH s AS (SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,"
                 f" count(*) OVER () AS n FROM {self._from()} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42))"
                 f" SELECT p.k::text AS boundary FROM (SELECT DISTINCT ON (b) k, b FROM"
                 f" (SELECT k, (r * {ranges} - 1) / n AS b, r FROM s) q ORDER BY b, r DESC) p"
@@ -244,7 +244,7 @@ class PostgresPlanner:
 
     def _query(self, statement: str) -> tuple[Any, ...] | None:
         with self._source.faults():
-            row = self._connection.execute(statement).fetchone()  # type: ignore[call-overload]
+            row = self._connection.execute(statement).fetchone()
             return None if row is None else tuple(row)
 
     def _one(self, statement: str) -> Any:
