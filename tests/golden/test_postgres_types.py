@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,10 +134,9 @@ def test_array_of_several_dimensions_is_text(connection: Connection, sample: Sam
 )
 def test_value_without_a_form_is_refused_by_name(connection: Connection, kind: str, value: str) -> None:
     _fill(connection, Sample(kind, "", (value,)))
-    with psycopg.connect(connection.info.dsn, password=connection.info.password) as other:
-        other.autocommit = True
-        with pytest.raises(RefusalError) as caught:
-            read_table(other, "public", "sample")
+    other = psycopg.connect(connection.info.dsn, password=connection.info.password, autocommit=True)
+    with contextlib.closing(other), pytest.raises(RefusalError) as caught:  # it stays inside its COPY
+        read_table(other, "public", "sample")
     assert caught.value.code == "RIVET_SOURCE_VALUE_UNREPRESENTABLE"
     assert caught.value.field == "c"
     assert "'c'" in caught.value.message
