@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from rivet_dagster.config import RivetConfig
@@ -43,9 +44,17 @@ def run_job(files: DemoFiles, config: RivetConfig, watch: Watch, show: Callable[
             show(standing)
             time.sleep(0.2)
     if job.returncode != 0:
-        tail = files.run_log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        raise DemoError("\n".join(["the Dagster job failed; its log ends with", *tail, str(files.run_log)]))
+        raise DemoError(
+            "\n".join(["the Dagster job failed", *_reasons(files.run_log), f"log: {files.run_log}"])
+        )
     marker.unlink()
+
+
+def _reasons(log: Path) -> list[str]:
+    """What the engine said, each line once; the end of the log when it said nothing."""
+    lines = log.read_text(errors="replace").splitlines()
+    said = dict.fromkeys(line for line in lines if line.startswith("rivet: ["))
+    return list(said)[:_LOG_LINES] or lines[-_LOG_LINES:]
 
 
 def _end_killed_runs(config: RivetConfig) -> None:
