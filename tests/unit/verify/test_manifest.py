@@ -259,7 +259,7 @@ def test_a_wrong_shape_is_refused(change: Callable[[dict[str, Any]], object]) ->
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b'{"manifest_version": ' + b"1" * 10_000 + b"}",
-        b'{"manifest_version": 1, "manifest_version": 1}',
+        json.dumps(REFERENCE).encode()[:-1] + b', "row_count": 5}',
         tampered(lambda b: b.update(note=float("nan"))),
         tampered(lambda b: b.update(note="\ud800")),
         json.dumps(REFERENCE).encode()[:-1] + b', "x": 1e999}',

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rivet_dagster.engine.verify import part_reader
-from rivet_dagster.engine.verify.part_reader import csv_rows, parquet_batches, parquet_header
+from rivet_dagster.engine.verify.part_reader import csv_batches, csv_rows, parquet_batches, parquet_header
 
 
 def test_wide_rows_come_in_smaller_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +46,12 @@ def test_csv_records_are_counted_whatever_they_hold(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(part_reader, "_BLOCK", block)
         assert csv_rows(io.BytesIO(data.encode())) == len(rows)
+
+
+def test_an_empty_csv_field_is_null_and_a_quoted_one_is_not() -> None:
+    file = io.BytesIO(b'id,name\n1,\n2,""\n3,"a\nb"\n')
+    rows = pa.Table.from_batches(csv_batches(file, {"id": pa.int64(), "name": pa.string()}))
+    assert rows["name"].to_pylist() == [None, "", "a\nb"]
 
 
 def test_an_empty_file_has_no_records() -> None:

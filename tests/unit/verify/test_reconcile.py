@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.errors import IntegrityError, TransientError, UsageError
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.types.aggregates import Aggregates, ColumnAggregate
@@ -65,7 +66,7 @@ class Case:
             self.tables = [t.select(["id", "name"]) for t in self.tables]
         self.columns = columns_of(self.tables[0].schema)
         manifest = self.prefix.write_run(self.tables)
-        self.source = Source(self.tables, self.columns)
+        self.source = Source(self.tables, list(self.columns))
         self.units = [
             UnitParts(
                 WorkUnit(i, kind, f"c{i}", {}, str(100 * i), str(100 * i + 99)),
@@ -214,6 +215,25 @@ def test_a_part_that_cannot_be_read_is_a_mismatch(case: Case, damage: str) -> No
     assert [u.status for u in report.units] == ["mismatch", "match"]
     assert report.units[0].exported_rows is None
     assert "part" in (report.units[0].note or "")
+
+
+def test_a_part_that_cannot_be_reached_now_is_unknown(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(store: LocalStore, name: str) -> int | None:
+        raise TransientError("gone", code="RIVET_DEST_UNAVAILABLE")
+
+    monkeypatch.setattr(LocalStore, "size", unreachable)
+    report = case.run()
+    assert [u.status for u in report.units] == ["unknown", "unknown"]
+    assert report.units[0].note == "a part could not be read: RIVET_DEST_UNAVAILABLE"
+
+
+def test_csv_columns_that_are_text_in_the_file_are_compared_by_their_nulls(tmp_path: Path) -> None:
+    case = Case(tmp_path, "csv")
+    # as far as the source knows, the text in the file is a uuid
+    case.columns[1] = replace(case.columns[1], arrow=pa.uuid())
+    assert case.run().status == "match"
+    case.source.tables[0] = changed(case.tables[0], "name", ["x"] * ROWS)
+    assert case.run().units[0].columns == (("name", ("nulls",)),)
 
 
 def test_a_report_without_units_is_unknown() -> None:

@@ -386,6 +386,14 @@ def test_a_superseded_window_does_not_count(tmp_path: Path) -> None:
     assert check(made).findings == ()
 
 
+def test_a_whole_pass_after_windows_stands_alone(tmp_path: Path) -> None:
+    made = deltas(tmp_path)
+    made.write_run([table(0, 30)], number=3)
+    for run in made.runs[:2]:
+        (made.root / run.parts[0].path).unlink()
+    assert check(made).findings == ()
+
+
 def test_one_earlier_run_can_be_asked_for(tmp_path: Path) -> None:
     made = deltas(tmp_path)
     report = check(made, run_id=made.runs[0].run_id)
