@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, representative
+from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
@@ -23,7 +23,7 @@ from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres import kernel
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import CursorRow, RunHeader, UnitRow
+from rivet_dagster.engine.state.models import CursorRow, RunFinish, RunHeader, UnitRow
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Session:
             yield from pool.events()
         finally:
             self._errors.extend(pool.errors)
+        self._record_failure()
 
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
@@ -133,6 +134,18 @@ class Session:
     def failure(self) -> RivetError | None:
         """The error that stands for this session's failed units, None without any."""
         return representative(self._errors) if self._errors else None
+
+    def _record_failure(self) -> None:
+        """Keep the metric row of a failed attempt; the run stays open, so that it can be continued."""
+        error = self.failure()
+        if error is None or error.code == "RIVET_STATE_LEASE_LOST":
+            return
+        finish = RunFinish(
+            "failed",
+            metrics={"duration_ms": int((time.monotonic() - self._started) * 1000)},
+            error=error_object(error, with_message=False),
+        )
+        self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
     def _require_plan(self) -> RunPlan:
         if self._plan is None:

@@ -10,8 +10,8 @@ import psycopg
 import pyarrow as pa
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError
-from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
 from rivet_dagster.engine.plan.units import WorkUnit
+from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
 from rivet_dagster.engine.sources.postgres import catalog, connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
@@ -32,6 +32,16 @@ _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
+
+#: The last key of every (1/ranges)-th of the sample, by rank: any ordered type will do. Sorted by the
+#: key itself, not by its text, whose order is another one.
+_BOUNDARIES = """
+WITH sample AS (
+  SELECT {key} AS k, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
+  FROM {source} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (42)
+), ranked AS (SELECT k, r, (r * {ranges} - 1) / n AS slice FROM sample),
+lasts AS (SELECT DISTINCT ON (slice) k, slice FROM ranked ORDER BY slice, r DESC)
+SELECT lasts.k::text AS boundary FROM lasts WHERE slice < {ranges} - 1 ORDER BY lasts.k"""
 
 
 def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
@@ -201,13 +211,8 @@ class PostgresPlanner:
         percent = min(100.0, 100.0 * share)
         name = quote_ident(column)
         with self._source.faults():
-            # every (count/ranges)-th sampled key, picked by rank: works for every ordered type
             found = self._connection.execute(
-                f"WITH s AS (SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,"
-                f" count(*) OVER () AS n FROM {self._from()} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42))"
-                f" SELECT p.k::text AS boundary FROM (SELECT DISTINCT ON (b) k, b FROM"
-                f" (SELECT k, (r * {ranges} - 1) / n AS b, r FROM s) q ORDER BY b, r DESC) p"
-                f" WHERE b < {ranges - 1} ORDER BY p.k"
+                _BOUNDARIES.format(key=name, source=self._from(), percent=f"{percent:.6f}", ranges=ranges)
             ).fetchall()
         return [str(row[0]) for row in found]
 
