@@ -72,23 +72,12 @@ class Rule:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeRow:
-    """One line of the documented type table."""
-
-    source: str
-    arrow: str
-    fidelity: str
-    form: str
-    note: str
-
-
 def _text(form: str, note: str = "", *, via: tuple[str, ...] = ()) -> Rule:
     return Rule(pa.string(), Wire.TEXT, (*via, "text"), fidelity=Fidelity.TEXT, text_form=form, note=note)
 
 
 _US: Final = "us"
-_SERVER_TEXT: Final = _text("ServerText")
+SERVER_TEXT: Final = _text("ServerText")
 _UNSUPPORTED: Final = Rule(pa.null(), Wire.TEXT, fidelity=Fidelity.UNSUPPORTED)
 _ENUM: Final = Rule(pa.string(), Wire.TEXT, fidelity=Fidelity.COMPATIBLE, logical="enum", note="the label")
 _COMPOSITE: Final = _text("CompositeText", "the row literal")
@@ -153,7 +142,7 @@ BUILTIN: Final[Mapping[str, Rule]] = {
     "int2vector": _text("ServerText", "numbers with spaces between"),
     "oidvector": _text("ServerText", "numbers with spaces between"),
     **dict.fromkeys(_OID_TYPES, _OF_OID),
-    **dict.fromkeys(_SERVER_TEXT_TYPES, _SERVER_TEXT),
+    **dict.fromkeys(_SERVER_TEXT_TYPES, SERVER_TEXT),
 }
 
 #: Types that are not base types by pg_type.typtype.
@@ -214,8 +203,8 @@ def rule_for(t: PgType) -> Rule:
     if t.kind != "b":
         return BY_KIND.get(t.kind) or PSEUDO.get(t.name, _UNSUPPORTED)
     if t.schema != "pg_catalog":
-        return EXTENSION.get((t.extension or "", t.name), _SERVER_TEXT)
-    return numeric_rule(t.typmod) if t.name == "numeric" else BUILTIN.get(t.name, _SERVER_TEXT)
+        return EXTENSION.get((t.extension or "", t.name), SERVER_TEXT)
+    return numeric_rule(t.typmod) if t.name == "numeric" else BUILTIN.get(t.name, SERVER_TEXT)
 
 
 def decide(

@@ -1,0 +1,144 @@
+"""The type table for people: docs/types.md, written by ``python -m`` of this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rivet_dagster.engine.sources.postgres import types
+from rivet_dagster.engine.sources.postgres.types import Rule
+
+DOCS_FILE: Final = Path(__file__).parents[4] / "docs" / "types.md"
+
+_NAMES: Final = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
+    "bpchar": "char(n)",
+    "varchar": "varchar, varchar(n)",
+    "varbit": "bit varying",
+    "char": '"char"',
+}
+
+#: Text form -> what it looks like.
+TEXT_FORMS: Final = {
+    "ArrayText": "The array literal: `{{1,2},{3,NULL}}`.",
+    "BitString": "`101`.",
+    "CompositeText": 'The row literal: `(1,"a b",)`.',
+    "DecimalPlain": "Digits without exponent, `-0.0010`; `NaN`, `Infinity`, `-Infinity`.",
+    "GeometricText": "`(1.5,-2)`, `<(0,0),1.5>`; coordinates as the shortest text that reads back equal.",
+    "HexWkb": "Extended well-known binary in hexadecimal.",
+    "InetText": "Address and mask: `10.0.0.1/32`, `fe80::1/64`.",
+    "Iso8601Duration": "`P1M-1DT0.000001S`: each part with its own sign; `infinity` since 17.",
+    "MacText": "`08:00:2b:01:02:03`.",
+    "RangeText": "`[1,5)`, `empty`, `{[1,2),[5,6)}`; times in ISO form and UTC.",
+    "ServerText": "What the server's cast to text gives.",
+    "TimeOfDayOffset": "`23:59:59.999999+15:59`.",
+    "XmlText": "The document as stored.",
+}
+
+_INTRO: Final = """# Types
+
+How a column of PostgreSQL is written. This page is generated:
+`python -m rivet_dagster.engine.sources.postgres.types_doc`.
+
+The type of each column is decided from the catalog before the first row is read, never from values. The
+decision stands in the file: each field's metadata holds `rivet.native_type`, `rivet.fidelity`, for text
+forms `rivet.text_form`, and for json, uuid and enum `rivet.logical_type`.
+
+- **exact**: the file's type holds every value. **compatible**: so does another type than the source's.
+- **text**: the file holds the server's canonical text, which no session setting changes: time zone, date
+  style, interval style and float digits are pinned for the read.
+- **unsupported**: no honest form exists. Planning refuses such columns, all by name.
+
+A value that its column's file type cannot hold stops its work unit with
+`RIVET_SOURCE_VALUE_UNREPRESENTABLE`, the column and the row; nothing is rounded or turned into NULL.
+These are: `NaN` in a declared numeric, infinite dates and timestamps, timestamps past 294246,
+`24:00:00`, and arrays of several dimensions (or not starting at 1) in a column declared with one.
+NOT NULL is not carried into the file.
+"""
+
+_OUTRO: Final = """
+A **domain** is decided as its base type, with the modifier that it fixes. An **array** declared with one
+dimension is `list<item: ...>` of what its element type is decided as; one declared with several (`int[][]`)
+is `ArrayText` as a whole. Types of extensions and your own base types are read by their cast to text. A
+pseudo-type is unsupported, except `record`, which a query can return.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """One line of the documented table."""
+
+    source: str
+    file: str
+    fidelity: str
+    form: str
+    note: str
+
+
+def type_table() -> tuple[TypeRow, ...]:
+    """Every decision, in the order of the code's table; types that share one decision share a line."""
+    lines: dict[tuple[str, str, str, str], list[str]] = {}
+    for name, rule in _decisions():
+        key = (str(rule.arrow), str(rule.fidelity), rule.text_form or "", rule.note)
+        lines.setdefault(key, []).append(name)
+    return tuple(TypeRow(", ".join(names), *key) for key, names in lines.items())
+
+
+def _decisions() -> Iterator[tuple[str, Rule]]:
+    for name, rule in types.BUILTIN.items():
+        yield _NAMES.get(name, name), rule
+        if name == "float8":
+            yield from _NUMERIC.items()
+    yield "an enum", types.BY_KIND["e"]
+    yield "a composite type", types.BY_KIND["c"]
+    yield "a range or multirange", types.BY_KIND["r"]
+    for (extension, name), rule in types.EXTENSION.items():
+        yield name if extension == name else f"{name} ({extension})", rule
+    yield "any other base type", types.SERVER_TEXT
+
+
+def _note(rule: Rule, note: str) -> Rule:
+    return Rule(rule.arrow, rule.wire, fidelity=rule.fidelity, text_form=rule.text_form, note=note)
+
+
+def _modifier(precision: int, scale: int) -> int:
+    return (precision << 16 | scale & 0x7FF) + 4
+
+
+_NUMERIC: Final = {
+    "numeric(p,s)": _note(types.numeric_rule(_modifier(10, 2)), "shown for (10,2); 0 <= s <= p <= 38"),
+    "numeric(p,-s)": _note(types.numeric_rule(_modifier(3, -2)), "shown for (3,-2); p+s <= 38"),
+    "numeric(p,s), s > p": _note(types.numeric_rule(_modifier(2, 5)), "shown for (2,5); s <= 38"),
+    "numeric(p,s) of more digits": types.numeric_rule(_modifier(39, 0)),
+    "numeric": types.numeric_rule(-1),
+}
+
+
+def render() -> str:
+    """docs/types.md as it must be."""
+    out = [
+        _INTRO,
+        "## PostgreSQL\n",
+        "| source | file (Arrow) | fidelity | text form | |",
+        "|---|---|---|---|---|",
+    ]
+    out += [f"| {r.source} | `{r.file}` | {r.fidelity} | {r.form} | {r.note} |" for r in type_table()]
+    out += [
+        _OUTRO,
+        "## Text forms\n",
+        "| form | |",
+        "|---|---|",
+        *(f"| {name} | {text} |" for name, text in TEXT_FORMS.items()),
+    ]
+    return "\n".join(out) + "\n"
+
+
+if __name__ == "__main__":
+    DOCS_FILE.write_text(render(), encoding="utf-8")
