@@ -1,0 +1,80 @@
+"""Finding the kernel and psycopg's libpq, and what is said when either is not there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rivet_dagster.engine.errors import EnvironmentFault
+from rivet_dagster.engine.sources.postgres import kernel
+from rivet_dagster.engine.sources.postgres.kernel import Wire
+
+
+@pytest.fixture(autouse=True)
+def _fresh_caches() -> Iterator[None]:
+    kernel.load.cache_clear()
+    yield
+    kernel.load.cache_clear()
+
+
+def missing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> EnvironmentFault:
+    monkeypatch.setattr(kernel, "__file__", str(folder / "kernel.py"))
+    with pytest.raises(EnvironmentFault) as caught:
+        kernel.load()
+    assert caught.value.code == "RIVET_KERNEL_MISSING"
+    return caught.value
+
+
+def test_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "without a C compiler" in missing(monkeypatch, tmp_path).message
+
+
+def test_library_of_something_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "_kernel.abi3.so").write_bytes(b"not a library")
+    assert "_kernel.abi3.so" in missing(monkeypatch, tmp_path).message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "int rivet_abi(void) { return 0; } long long rivet_sizes(int i) { return i; }",
+        "int unrelated(void) { return 0; }",
+    ],
+)
+def test_library_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
+    source = tmp_path / "k.c"
+    source.write_text(body)
+    compiler = shutil.which("cc")
+    assert compiler is not None
+    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", tmp_path / "_kernel.abi3.so"], check=True)
+    missing(monkeypatch, tmp_path)
+
+
+def test_wire_codes_are_those_of_the_header() -> None:
+    header = (Path(kernel.__file__).parent / "kernel.h").read_text()
+    names = [n.strip().split(" ")[0] for n in header.split("WIRE_BOOL = 1,")[1].split("}")[0].split(",")]
+    expected = [f"WIRE_{w.name.removesuffix('128')}" for w in Wire if w is not Wire.BOOL]
+    assert names == expected
+
+
+def test_libpq_is_psycopgs_own_even_beside_another() -> None:
+    """psycopg2 brings a libpq of its own; a connection handed to the wrong one would be a crash."""
+    code = (
+        "import psycopg2, psycopg\n"
+        "from rivet_dagster.engine.sources.postgres.kernel import libpq\n"
+        "pq = libpq()\n"
+        "spans = [l.split() for l in open('/proc/self/maps') if 'libpq' in l]\n"
+        "homes = {s[-1] for s in spans for a, b in [s[0].split('-')] "
+        "if int(a, 16) <= pq.get_copy_data < int(b, 16)}\n"
+        "print(len({s[-1] for s in spans}), *homes)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    libraries, *homes = done.stdout.split()
+    assert int(libraries) == 2
+    assert len(homes) == 1
+    assert "psycopg_binary" in homes[0]
