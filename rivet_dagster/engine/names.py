@@ -52,6 +52,8 @@ class NameMatcher:
         part = rf"(?P<run>{run})-u\d{{5,}}-a\d+-p\d{{3,}}\.(?:parquet|csv)"
         self._part = re.compile(rf"^{part}$")
         self._temp = re.compile(rf"^\.{part}\.[0-9a-f]+\.tmp$")
+        single = rf"{re.escape(MANIFEST)}|manifest-{run}\.json|{SUCCESS}|rivet_probe"
+        self._staged = re.compile(rf"^\.(?:{single})\.[0-9a-f]+\.tmp$")
 
     def match(self, name: str) -> OwnedName | None:
         if found := self._part.match(name):
@@ -59,6 +61,10 @@ class NameMatcher:
         if found := self._temp.match(name):
             return OwnedName(name, found["run"], temporary=True)
         return None
+
+    def is_staged(self, name: str) -> bool:
+        """A file that a run of this export had staged, or the probe of its prefix: never seen by readers."""
+        return self._temp.match(name) is not None or self._staged.match(name) is not None
 
 
 def expand_path(template: str, *, export: str, now: datetime | None = None) -> str:

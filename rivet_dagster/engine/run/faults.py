@@ -12,18 +12,22 @@ import threading
 from collections import Counter
 from typing import Final
 
-#: In the order of a run. The first four names after ``after_plan`` are the reference's.
+#: In the order of a run. ``*_staged``: the lease was looked at, the rename comes next.
 POINTS: Final = (
     "after_lease",
     "after_plan",
+    "after_marker_removed",
     "after_source_read",
     "after_part_staged",
     "after_file_write",
     "after_unit_commit",
     "before_finalize",
+    "after_manifest_copy_staged",
     "after_manifest_copy",
+    "after_manifest_staged",
     "after_manifest_update",
     "after_quarantine",
+    "after_success_staged",
     "after_success",
     "after_cursor_commit",
 )

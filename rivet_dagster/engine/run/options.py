@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import TYPE_CHECKING
 
+from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.sources.postgres.read import ReadOptions
+from rivet_dagster.engine.state.lease import DEFAULT_TTL_S
 from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.write.base import WriteOptions
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from rivet_dagster.config.tuning import Tuning
 
 MIB = 1 << 20
+LEASE_TTL_ENV = "RIVET_LEASE_TTL_S"
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 16 * MIB
 _ROW_GROUP_MB = 128  # of a `parquet:` block that names no size, as in the reference
@@ -67,3 +71,21 @@ def plan_hash(export: ExportConfig, columns: tuple[Column, ...], identity: str) 
         "columns": [c.as_json() for c in columns],
     }  # fmt: skip
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def lease_ttl_s() -> float:
+    """Seconds after its last renewal that a silent holder's lease can be taken: ``RIVET_LEASE_TTL_S``.
+
+    Longer survives longer outages of the state; shorter lets another host take over sooner. A holder
+    that died on the same host is told by its process, whatever this says.
+    """
+    text = os.environ.get(LEASE_TTL_ENV)
+    if not text:
+        return DEFAULT_TTL_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86_400:
+        raise UsageError(f"{LEASE_TTL_ENV} takes 1 to 86400 seconds, not '{text}'", field=LEASE_TTL_ENV)
+    return seconds

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
@@ -16,8 +17,9 @@ from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.finalize import Finalizer
-from rivet_dagster.engine.run.options import plan_hash, read_options, write_options
+from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
 from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres import kernel
@@ -51,7 +53,8 @@ class Session:
 
     def __enter__(self) -> Session:
         state = self.engine.state
-        lease = state.acquire(self.engine.lease_key(self.export.name), self._holder, wait_s=self._lock_wait)
+        key = self.engine.lease_key(self.export.name)
+        lease = state.acquire(key, self._holder, wait_s=self._lock_wait, ttl_s=lease_ttl_s())
         self._stack.callback(state.release, lease)
         self.keeper = self._stack.enter_context(LeaseKeeper(state, lease))
         fault_point("after_lease")
@@ -94,12 +97,16 @@ class Session:
         for note in self._notes:
             yield RunNote(note)
         yield from self._carried(plan)
+        if self._skip_reason is not None:
+            return
+        store = self._store(self.header.prefix)
+        store.expel()
         if not plan.outstanding:
             return
-        store = self.engine.store(self.header.prefix)
         store.prepare()
         # readers of the folder rely on the marker; it comes back when the folder is exact again
-        store.delete("_SUCCESS")
+        store.delete(names.SUCCESS)
+        fault_point("after_marker_removed")
         use_lean_pool()
         pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
         try:
@@ -111,13 +118,13 @@ class Session:
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
         plan = self._require_plan()
+        self.keeper.verify()
         finalizer = self._finalizer()
         if self._skip_reason is not None:
             return finalizer.skipped(self._skip_reason)
         progress = self.engine.state.progress(self.header.run_id)
         if self._errors or progress.completed < progress.total:
             raise self._failure(progress.total - progress.completed)
-        self.keeper.check()
         fault_point("before_finalize")
         return finalizer.finish(plan)
 
@@ -147,6 +154,9 @@ class Session:
         )
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
+    def _store(self, prefix: str) -> FencedStore:
+        return FencedStore(self.engine.store(prefix), self.export.name, self.keeper.verify)
+
     def _require_plan(self) -> RunPlan:
         if self._plan is None:
             raise UsageError("plan() comes first")
@@ -166,7 +176,8 @@ class Session:
         run = state.open_run(self.export.name)
         if run is None:
             return None
-        store = self.engine.store(run.prefix)
+        store = self._store(run.prefix)
+        store.expel()
         decision = resume.decide(run, store, self.export, self._hash, selected=only is not None, fresh=fresh)
         if decision.next is Next.ROLL_FORWARD:
             self._header = run
@@ -309,7 +320,7 @@ class Session:
             run_id=plan.run_id,
             state=self.engine.state,
             keeper=self.keeper,
-            store=self.engine.store(self.header.prefix),
+            store=self._store(self.header.prefix),
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=source.readers(planner, options.format, reading),
@@ -324,7 +335,7 @@ class Session:
         return Finalizer(
             state=self.engine.state,
             lease=self.keeper.lease,
-            store=self.engine.store(self.header.prefix),
+            store=self._store(self.header.prefix),
             export=self.export,
             header=self.header,
             columns=self._planner.facts.columns,

@@ -95,7 +95,6 @@ class UnitSink:
             self._writer.close()
             fingerprint = fingerprint_file(self._staged)
             size = self._staged.stat().st_size
-        fault_point("after_part_staged")
         name = self._name_part(len(self.parts))
         self._store.publish(self._staged, name)
         fault_point("after_file_write")

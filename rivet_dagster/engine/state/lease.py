@@ -98,6 +98,11 @@ class LeaseStore:
         if not renewed:
             raise lease_lost(lease)
 
+    def confirm(self, lease: Lease) -> None:
+        """Raise BusyError (RIVET_STATE_LEASE_LOST) unless ``lease`` is the newest at this moment."""
+        with self._db.single() as connection:
+            check_fence(connection, lease)
+
     def release(self, lease: Lease) -> None:
         """Free the key. Does nothing when the lease is not ours any more."""
         statement = (
@@ -226,6 +231,11 @@ class LeaseKeeper:
             self._renew()
         if self.lost.is_set():
             raise lease_lost(self.lease) from self._reason
+
+    def verify(self) -> None:
+        """``check``, and ask the state: the answer holds whatever the clocks say."""
+        self.check()
+        self._store.confirm(self.lease)
 
     @contextlib.contextmanager
     def holding(self, claim: Claim) -> Iterator[Claim]:

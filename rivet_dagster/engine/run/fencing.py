@@ -1,0 +1,116 @@
+"""A prefix that only the newest holder of the export's lease can change.
+
+The state refuses the commits of a holder that stalled past its time, but a rename at the destination
+asks nobody. Two rules close that gap for files on one file system:
+
+1. every object is staged first, and the lease is looked at *after* the staged file was made;
+2. a new holder removes the staged files of all earlier ones before it changes anything (``expel``).
+
+A rename whose check passed belongs to a file that was staged before the takeover. So it either came
+before ``expel``, and its result is treated like any leftover, or it finds no file to rename. What
+remains is a holder stopped in the instant between its check and the *removal* of ``_SUCCESS``: the
+marker of its successor may then vanish, and readers wait for the next run; they never see wrong rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rivet_dagster.engine import names
+from rivet_dagster.engine.destinations.base import Store, StoredObject
+from rivet_dagster.engine.destinations.local import destination_faults
+from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.run.faults import fault_point
+
+#: Where a crash test stops between the staging and the rename of an object.
+_STAGED_POINTS = {names.MANIFEST: "after_manifest_staged", names.SUCCESS: "after_success_staged"}
+
+
+class FencedStore:
+    """A Store whose every change is preceded by ``verify``, which raises when the lease has passed on."""
+
+    def __init__(self, store: Store, export: str, verify: Callable[[], None]) -> None:
+        self.capabilities = store.capabilities
+        self._store = store
+        self._mine = names.NameMatcher(export)
+        self._verify = verify
+
+    def expel(self) -> None:
+        """Remove what earlier holders have staged, so that they can publish nothing any more.
+
+        A listing may miss a file that is renamed while it is read; it then has its final name, where
+        it is found later. A second listing finds what was renamed between the first and its removal.
+        """
+        for _ in range(2):
+            for item in self.list():
+                if self._mine.is_staged(item.name):
+                    self._store.delete(item.name)
+
+    def prepare(self) -> None:
+        self._verify()
+        self._store.prepare()
+
+    def staging_path(self, name: str) -> Path:
+        return self._store.staging_path(name)
+
+    def publish(self, staged: Path, name: str) -> None:
+        self._verify()
+        fault_point("after_part_staged")
+        self._rename(staged, name)
+
+    def discard(self, staged: Path) -> None:
+        self._store.discard(staged)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        staged = self._store.staging_path(name)
+        try:
+            with destination_faults(self._store.uri(name)):
+                staged.write_bytes(data)
+            self._verify()
+            fault_point(_STAGED_POINTS.get(name, "after_manifest_copy_staged"))
+            self._rename(staged, name)
+        except BaseException:
+            self._store.discard(staged)
+            raise
+
+    def read_bytes(self, name: str, limit: int) -> bytes | None:
+        return self._store.read_bytes(name, limit)
+
+    def open_input(self, name: str) -> BinaryIO:
+        return self._store.open_input(name)
+
+    def size(self, name: str) -> int | None:
+        return self._store.size(name)
+
+    def list(self) -> Iterator[StoredObject]:
+        """What is there. Looks at the lease afterwards: no later holder's object is in the answer."""
+        found = tuple(self._store.list())
+        self._verify()
+        return iter(found)
+
+    def move(self, name: str, target: str) -> None:
+        with self._blaming_the_lease():
+            self._store.move(name, target)
+
+    def delete(self, name: str) -> None:
+        self._verify()
+        self._store.delete(name)
+
+    def uri(self, name: str = "") -> str:
+        return self._store.uri(name)
+
+    def _rename(self, staged: Path, name: str) -> None:
+        with self._blaming_the_lease():
+            self._store.publish(staged, name)
+
+    @contextlib.contextmanager
+    def _blaming_the_lease(self) -> Iterator[None]:
+        """A file that is gone may be the successor's doing: then that is what is reported."""
+        try:
+            yield
+        except RivetError:
+            self._verify()
+            raise
