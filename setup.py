@@ -27,7 +27,7 @@ setup(
     ext_modules=[
         Extension(
             "rivet_dagster.engine.sources.postgres._kernel",
-            sources=[f"{SOURCES}/kernel.c"],
+            sources=[f"{SOURCES}/kernel.c", f"{SOURCES}/checksum.c"],
             depends=[f"{SOURCES}/kernel.h", f"{SOURCES}/numeric.h"],
             extra_compile_args=[
                 "-O3",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rivet_dagster.engine.errors import EnvironmentFault
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from psycopg.pq.abc import PGconn
 
 _ABI: Final = 1
@@ -218,6 +219,10 @@ def load() -> ctypes.CDLL:
     library.rivet_copy_loop.restype = ctypes.c_int32
     library.rivet_copy_reset.argtypes = [ctypes.POINTER(CopyState)]
     library.rivet_copy_reset.restype = None
+    library.rivet_checksum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    library.rivet_checksum.restype = ctypes.c_int32
+    library.rivet_xxh3_64.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    library.rivet_xxh3_64.restype = ctypes.c_uint64
     return library
 
 
@@ -251,3 +256,17 @@ def libpq() -> Libpq:
         probe.argtypes, probe.restype = [ctypes.c_void_p], ctypes.c_int
     first, second, third = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (get, freemem, consume))
     return Libpq(first, second, third, encrypted=probes)
+
+
+def column_checksum(array: pa.Array, key: pa.Array | None = None) -> int | None:
+    """``cells.column_checksum``: the sum of the cells' hashes, None for a type not hashed natively."""
+    from rivet_dagster.engine.sources.postgres import cells
+
+    return cells.column_checksum(array, key)
+
+
+def batch_checksums(batch: pa.RecordBatch, key: str | None = None) -> dict[str, int]:
+    """``cells.batch_checksums``: column name -> checksum of the columns that are hashed natively."""
+    from rivet_dagster.engine.sources.postgres import cells
+
+    return cells.batch_checksums(batch, key)

@@ -1,0 +1,277 @@
+/* Order-free checksums of Arrow columns: the wrapping sum of XXH3-64 of each cell's bytes.
+ *
+ * XXH3 is written from its public specification (xxHash, doc/xxhash_spec.md): 64-bit result, seed 0,
+ * default secret. The bytes of a cell are defined in engine/verify/checksum.py.
+ */
+#include "kernel.h"
+
+#include <stdlib.h>
+
+#define PRIME32_1 0x9E3779B1U
+#define PRIME32_2 0x85EBCA77U
+#define PRIME32_3 0xC2B2AE3DU
+#define PRIME64_1 0x9E3779B185EBCA87ULL
+#define PRIME64_2 0xC2B2AE3D27D4EB4FULL
+#define PRIME64_3 0x165667B19E3779F9ULL
+#define PRIME64_4 0x85EBCA77C2B2AE63ULL
+#define PRIME64_5 0x27D4EB2F165667C5ULL
+#define MIX_1 0x165667919E3779F9ULL
+#define MIX_2 0x9FB21C651E98DF25ULL
+
+enum { SECRET = 192, STRIPE = 64, BLOCK_STRIPES = 16, BLOCK = STRIPE * BLOCK_STRIPES };
+
+static const uint8_t secret[SECRET] = {
+    0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
+    0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
+    0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
+    0xb8, 0x08, 0x46, 0x74, 0xf7, 0x43, 0x24, 0x8e, 0xe0, 0x35, 0x90, 0xe6, 0x81, 0x3a, 0x26, 0x4c,
+    0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3,
+    0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
+    0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d,
+    0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64,
+    0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
+    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
+    0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
+    0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e};
+
+RIVET_INLINE uint32_t le32(const uint8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+RIVET_INLINE uint64_t le64(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return v;
+}
+
+RIVET_INLINE uint64_t rotate(uint64_t v, int bits) { return (v << bits) | (v >> (64 - bits)); }
+
+RIVET_INLINE uint64_t fold_product(uint64_t a, uint64_t b) {
+    u128 p = (u128)a * b;
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
+RIVET_INLINE uint64_t avalanche(uint64_t h) {
+    h ^= h >> 37;
+    h *= MIX_1;
+    return h ^ (h >> 32);
+}
+
+RIVET_INLINE uint64_t avalanche_64(uint64_t h) {
+    h = (h ^ (h >> 33)) * PRIME64_2;
+    h = (h ^ (h >> 29)) * PRIME64_3;
+    return h ^ (h >> 32);
+}
+
+RIVET_INLINE uint64_t mix16(const uint8_t *p, const uint8_t *s) {
+    return fold_product(le64(p) ^ le64(s), le64(p + 8) ^ le64(s + 8));
+}
+
+RIVET_INLINE uint64_t hash_0_to_16(const uint8_t *p, uint64_t n) {
+    if (n > 8) {
+        uint64_t low = le64(p) ^ le64(secret + 24) ^ le64(secret + 32);
+        uint64_t high = le64(p + n - 8) ^ le64(secret + 40) ^ le64(secret + 48);
+        return avalanche(n + __builtin_bswap64(low) + high + fold_product(low, high));
+    }
+    if (n >= 4) {
+        uint64_t h = (le32(p + n - 4) + ((uint64_t)le32(p) << 32)) ^ le64(secret + 8) ^ le64(secret + 16);
+        h ^= rotate(h, 49) ^ rotate(h, 24);
+        h *= MIX_2;
+        h ^= (h >> 35) + n;
+        h *= MIX_2;
+        return h ^ (h >> 28);
+    }
+    if (n) {
+        uint32_t v = ((uint32_t)p[0] << 16) | ((uint32_t)p[n >> 1] << 24) | p[n - 1] | (uint32_t)(n << 8);
+        return avalanche_64((uint64_t)(v ^ le32(secret) ^ le32(secret + 4)));
+    }
+    return avalanche_64(le64(secret + 56) ^ le64(secret + 64));
+}
+
+static uint64_t hash_17_to_240(const uint8_t *p, uint64_t n) {
+    uint64_t h = n * PRIME64_1;
+    if (n <= 128) {
+        for (uint64_t pairs = (n - 1) / 32 + 1, i = pairs; i-- > 0;) {
+            h += mix16(p + 16 * i, secret + 32 * i);
+            h += mix16(p + n - 16 * (i + 1), secret + 32 * i + 16);
+        }
+        return avalanche(h);
+    }
+    for (int i = 0; i < 8; i++) h += mix16(p + 16 * i, secret + 16 * i);
+    h = avalanche(h);
+    for (uint64_t i = 8; i < n / 16; i++) h += mix16(p + 16 * i, secret + 16 * (i - 8) + 3);
+    return avalanche(h + mix16(p + n - 16, secret + 136 - 17));
+}
+
+RIVET_INLINE void accumulate(uint64_t *acc, const uint8_t *p, const uint8_t *s) {
+    for (int i = 0; i < 8; i++) {
+        uint64_t value = le64(p + 8 * i), key = value ^ le64(s + 8 * i);
+        acc[i ^ 1] += value;
+        acc[i] += (uint64_t)(uint32_t)key * (key >> 32);
+    }
+}
+
+static uint64_t hash_long(const uint8_t *p, uint64_t n) {
+    uint64_t acc[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3, PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
+    const uint64_t blocks = (n - 1) / BLOCK;
+    for (uint64_t b = 0; b < blocks; b++) {
+        for (int i = 0; i < BLOCK_STRIPES; i++) accumulate(acc, p + b * BLOCK + i * STRIPE, secret + 8 * i);
+        for (int i = 0; i < 8; i++) {
+            acc[i] ^= acc[i] >> 47;
+            acc[i] ^= le64(secret + SECRET - STRIPE + 8 * i);
+            acc[i] *= PRIME32_1;
+        }
+    }
+    const uint8_t *rest = p + blocks * BLOCK;
+    const uint64_t stripes = (n - 1 - blocks * BLOCK) / STRIPE;
+    for (uint64_t i = 0; i < stripes; i++) accumulate(acc, rest + i * STRIPE, secret + 8 * i);
+    accumulate(acc, p + n - STRIPE, secret + SECRET - STRIPE - 7);
+    uint64_t h = n * PRIME64_1;
+    for (int i = 0; i < 4; i++)
+        h += fold_product(acc[2 * i] ^ le64(secret + 11 + 16 * i), acc[2 * i + 1] ^ le64(secret + 19 + 16 * i));
+    return avalanche(h);
+}
+
+RIVET_INLINE uint64_t hash(const uint8_t *p, uint64_t n) {
+    if (n <= 16) return hash_0_to_16(p, n);
+    return n <= 240 ? hash_17_to_240(p, n) : hash_long(p, n);
+}
+
+RIVET_EXPORT uint64_t rivet_xxh3_64(const uint8_t *p, uint64_t n) { return hash(p, n); }
+
+/* The cells of one Arrow array; offset counts cells, as Arrow has it. Mirrored in kernel.py. */
+enum { CELLS_BITS = 0, CELLS_FIXED = 1, CELLS_VARIABLE = 2, CELLS_LIST = 3 };
+
+typedef struct rivet_cells {
+    int32_t form, width, tag, reserved;
+    int64_t offset;
+    const uint8_t *valid;   /* NULL: no NULLs */
+    const uint8_t *values;  /* bits, slots of width bytes, or variable data */
+    const int32_t *offsets; /* variable and lists */
+    const struct rivet_cells *elements;
+} rivet_cells;
+
+typedef struct {
+    uint8_t *bytes;
+    size_t used, cap;
+} scratch;
+
+RIVET_EXPORT int64_t rivet_cells_size(void) { return (int64_t)sizeof(rivet_cells); }
+
+RIVET_INLINE bool is_valid(const rivet_cells *c, int64_t i) {
+    int64_t at = c->offset + i;
+    return !c->valid || (c->valid[at >> 3] >> (at & 7) & 1);
+}
+
+static bool append(scratch *s, const void *bytes, size_t n) {
+    if (s->used + n > s->cap) {
+        size_t cap = (s->used + n) * 2 + 256;
+        uint8_t *grown = realloc(s->bytes, cap);
+        if (!grown) return false;
+        s->bytes = grown;
+        s->cap = cap;
+    }
+    if (n) memcpy(s->bytes + s->used, bytes, n);
+    s->used += n;
+    return true;
+}
+
+/* The bytes of a cell that is not a list, where they stand (a bool's byte goes to *bit). */
+RIVET_INLINE const uint8_t *plain_cell(const rivet_cells *c, int64_t i, uint8_t *bit, uint64_t *n) {
+    int64_t at = c->offset + i;
+    if (c->form == CELLS_FIXED) {
+        *n = (uint64_t)c->width;
+        return c->values + at * c->width;
+    }
+    if (c->form == CELLS_VARIABLE) {
+        *n = (uint64_t)(c->offsets[at + 1] - c->offsets[at]);
+        return *n ? c->values + c->offsets[at] : bit;
+    }
+    *bit = c->values[at >> 3] >> (at & 7) & 1;
+    *n = 1;
+    return bit;
+}
+
+/* A list: for each element its tag, the length of its bytes (uint32, little-endian) and the bytes. */
+static bool append_list(scratch *s, const rivet_cells *c, int64_t i) {
+    int64_t at = c->offset + i;
+    for (int64_t e = c->offsets[at]; e < c->offsets[at + 1]; e++) {
+        uint8_t head[5] = {0}, bit;
+        uint64_t n = 0;
+        const uint8_t *p = head;
+        if (is_valid(c->elements, e)) {
+            p = plain_cell(c->elements, e, &bit, &n);
+            uint32_t length = (uint32_t)n;
+            head[0] = (uint8_t)c->tag;
+            memcpy(head + 1, &length, 4);
+        }
+        if (!append(s, head, 5) || !append(s, p, n)) return false;
+    }
+    return true;
+}
+
+static bool append_key(scratch *s, const rivet_cells *key, int64_t i) {
+    static const uint8_t zeros[64] = {0};
+    uint8_t bit;
+    uint64_t n;
+    if (is_valid(key, i)) {
+        const uint8_t *p = plain_cell(key, i, &bit, &n);
+        return append(s, p, n);
+    }
+    if (key->form == CELLS_VARIABLE) return true;
+    for (int32_t left = key->form == CELLS_BITS ? 1 : key->width; left > 0; left -= 64)
+        if (!append(s, zeros, left < 64 ? (size_t)left : 64)) return false;
+    return true;
+}
+
+RIVET_INLINE uint64_t sum_slots(const uint8_t *p, int64_t rows, int width) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < rows; i++, p += width) sum += hash(p, (uint64_t)width);
+    return sum;
+}
+
+/* Sum over rows of hash(key bytes || cell bytes), NULL cells left out. 0, or -1 without memory. */
+RIVET_EXPORT int32_t rivet_checksum(const rivet_cells *cells, const rivet_cells *key, int64_t rows, uint64_t *out) {
+    scratch work = {0};
+    uint64_t sum = 0;
+    if (!key && !cells->valid && cells->form == CELLS_FIXED) {
+        const uint8_t *p = cells->values + cells->offset * cells->width;
+        switch (cells->width) { /* constants let the compiler drop the hash's branches */
+        case 4: sum = sum_slots(p, rows, 4); break;
+        case 8: sum = sum_slots(p, rows, 8); break;
+        case 16: sum = sum_slots(p, rows, 16); break;
+        default: sum = sum_slots(p, rows, cells->width); break;
+        }
+        *out = sum;
+        return 0;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        if (!is_valid(cells, i)) continue;
+        uint8_t bit;
+        uint64_t n;
+        bool ok = true;
+        if (!key && cells->form != CELLS_LIST) {
+            const uint8_t *p = plain_cell(cells, i, &bit, &n);
+            sum += hash(p, n);
+            continue;
+        }
+        work.used = 0;
+        if (key) ok = append_key(&work, key, i);
+        if (cells->form == CELLS_LIST) {
+            ok = ok && append_list(&work, cells, i);
+        } else {
+            const uint8_t *p = plain_cell(cells, i, &bit, &n);
+            ok = ok && append(&work, p, n);
+        }
+        if (!ok) {
+            free(work.bytes);
+            return -1;
+        }
+        sum += hash(work.bytes, work.used);
+    }
+    free(work.bytes);
+    *out = sum;
+    return 0;
+}
