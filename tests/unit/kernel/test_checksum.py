@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
 import random
 from decimal import Decimal
@@ -11,7 +12,13 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from rivet_dagster.engine.sources.postgres.cells import _TAGS, batch_checksums, column_checksum, xxh3_64
+from rivet_dagster.engine.sources.postgres.cells import (
+    _TAGS,
+    _Cells,
+    batch_checksums,
+    column_checksum,
+    xxh3_64,
+)
 from rivet_dagster.engine.verify.checksum import MASK, element_tag, reference_checksum
 
 
@@ -94,6 +101,10 @@ def test_lists_equal_the_definition(kind: pa.DataType, values: list[Any]) -> Non
         key = pa.array(range(len(array)), pa.int64())
         assert column_checksum(array) == reference_checksum(array)
         assert column_checksum(array, key) == reference_checksum(array, key)
+
+
+def test_struct_has_the_size_that_checksum_c_asserts() -> None:
+    assert ctypes.sizeof(_Cells) == 56
 
 
 def test_tags_are_those_of_the_definition() -> None:

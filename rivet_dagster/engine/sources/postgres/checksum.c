@@ -141,7 +141,7 @@ RIVET_INLINE uint64_t hash(const uint8_t *p, uint64_t n) {
 
 RIVET_EXPORT uint64_t rivet_xxh3_64(const uint8_t *p, uint64_t n) { return hash(p, n); }
 
-/* The cells of one Arrow array; offset counts cells, as Arrow has it. Mirrored in kernel.py. */
+/* The cells of one Arrow array; offset counts cells, as Arrow has it. Mirrored in cells.py. */
 enum { CELLS_BITS = 0, CELLS_FIXED = 1, CELLS_VARIABLE = 2, CELLS_LIST = 3 };
 
 typedef struct rivet_cells {
@@ -153,12 +153,12 @@ typedef struct rivet_cells {
     const struct rivet_cells *elements;
 } rivet_cells;
 
+_Static_assert(sizeof(rivet_cells) == 56, "cells.py mirrors this struct");
+
 typedef struct {
     uint8_t *bytes;
     size_t used, cap;
 } scratch;
-
-RIVET_EXPORT int64_t rivet_cells_size(void) { return (int64_t)sizeof(rivet_cells); }
 
 RIVET_INLINE bool is_valid(const rivet_cells *c, int64_t i) {
     int64_t at = c->offset + i;

@@ -209,20 +209,24 @@ def load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
         abi, sizes = library.rivet_abi, library.rivet_sizes
+        entries = (
+            library.rivet_copy_loop,
+            library.rivet_copy_reset,
+            library.rivet_checksum,
+            library.rivet_xxh3_64,
+        )
     except (OSError, AttributeError) as error:
         raise _missing(f"{path.name}: {error}") from error
     sizes.restype = ctypes.c_int64
     expected = [ctypes.sizeof(s) for s in (ColumnState, CopyState, Special)]
     if abi() != _ABI or [sizes(i) for i in range(3)] != expected:
         raise _missing(f"{path.name} was built from other sources than this package; install it again")
-    library.rivet_copy_loop.argtypes = [ctypes.POINTER(CopyState)]
-    library.rivet_copy_loop.restype = ctypes.c_int32
-    library.rivet_copy_reset.argtypes = [ctypes.POINTER(CopyState)]
-    library.rivet_copy_reset.restype = None
-    library.rivet_checksum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
-    library.rivet_checksum.restype = ctypes.c_int32
-    library.rivet_xxh3_64.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
-    library.rivet_xxh3_64.restype = ctypes.c_uint64
+    loop, reset, checksum, xxh3 = entries
+    loop.argtypes, loop.restype = [ctypes.POINTER(CopyState)], ctypes.c_int32
+    reset.argtypes, reset.restype = [ctypes.POINTER(CopyState)], None
+    checksum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
+    checksum.restype = ctypes.c_int32
+    xxh3.argtypes, xxh3.restype = [ctypes.c_char_p, ctypes.c_uint64], ctypes.c_uint64
     return library
 
 
