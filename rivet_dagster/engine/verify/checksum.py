@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +20,6 @@ import xxhash
 from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.verify.fingerprint import storage_type
 
-_KERNEL: Final = "rivet_dagster.engine.sources.postgres.kernel"
 RENDER: Final = "xxh3-64-sum-v2"
 MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -117,9 +115,11 @@ def reference_checksum(array: pa.Array, key: pa.Array | None = None) -> int:
 
 def column_checksum(array: pa.Array, key: pa.Array | None = None) -> int:
     """The same as ``reference_checksum``, by the kernel where it knows the types."""
-    native = getattr(import_module(_KERNEL), "column_checksum", None)
-    found = native(array, key) if native is not None else None
-    return reference_checksum(array, key) if found is None else int(found)
+    # late: the definition has to load, and to be testable, without the compiled kernel
+    from rivet_dagster.engine.sources.postgres import kernel
+
+    found = kernel.column_checksum(array, key)
+    return reference_checksum(array, key) if found is None else found
 
 
 def _encoded(value: Any) -> bytes:

@@ -3,6 +3,9 @@
 A count is not enough: a column that came out as NULL, or with other values, has as many rows. So each
 column's NULLs, bounds and sum are compared too, where they mean the same on both sides. The report
 names columns and statistics that differ; the values themselves stay out of it.
+
+Statistics do not see values that changed rows, or changes that cancel in a sum between its bounds.
+Files that differ from what was read are ``validate``'s to find: it compares hashes of the cells.
 """
 
 from __future__ import annotations

@@ -116,6 +116,17 @@ def test_both_hold_the_same_values(both: Both, export: str) -> None:
     assert sums == theirs.column_checksums
 
 
+@pytest.mark.parametrize("export", WITH_VALUES)
+def test_both_write_the_same_value_checksums(both: Both, export: str) -> None:
+    """Sums of the same rows are equal wherever both hash with the same key, which is a plan's choice."""
+    ours, theirs = both.manifest(both.ours, export), both.manifest(both.theirs, export)
+    assert ours.checksum_render == "xxh3-64-sum-v2"
+    assert ours.column_checksums is not None
+    assert set(ours.column_checksums) == set(theirs.column_checksums or {})
+    if ours.checksum_key_column == theirs.checksum_key_column:
+        assert ours.column_checksums == theirs.column_checksums
+
+
 @pytest.fixture(params=[None, "id"], ids=["unkeyed", "keyed"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Prefix:
     prefix = Prefix(tmp_path / "out" / "orders", key=request.param)

@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.verify.checksum import (
     MASK,
     add,
+    column_checksum,
     covers,
     element_tag,
     peer_covers,
@@ -68,6 +71,7 @@ def build(kind: pa.DataType, values: list[Any]) -> pa.Array:
 @pytest.mark.parametrize(("kind", "value", "expected"), ONE_CELL, ids=lambda v: str(v)[:24])
 def test_a_cell_adds_what_the_reference_adds(kind: pa.DataType, value: Any, expected: int) -> None:
     assert reference_checksum(build(kind, [value])) == expected
+    assert column_checksum(build(kind, [value])) == expected
     assert reference_checksum(build(kind, [None, value, None])) == expected
     assert reference_checksum(build(kind, [None])) == 0
     assert peer_covers(kind)
@@ -79,6 +83,37 @@ def test_a_slice_counts_only_its_own_cells(kind: pa.DataType, value: Any, expect
     array = build(kind, [value, None, value, value])
     assert reference_checksum(array.slice(2, 1)) == expected
     assert reference_checksum(array.slice(1, 1)) == 0
+
+
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(),
+    pa.int16(): st.integers(-(2**15), 2**15 - 1),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float64(): st.floats(),
+    pa.string(): st.text(max_size=300),
+    pa.binary(): st.binary(max_size=300),
+    pa.binary(16): st.binary(min_size=16, max_size=16),
+    pa.decimal128(38, 0): st.integers(-(10**38) + 1, 10**38 - 1).map(Decimal),
+    pa.list_(pa.string()): st.lists(st.none() | st.text(max_size=40), max_size=4),
+    pa.list_(pa.int32()): st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=60),
+    pa.list_(pa.decimal128(9, 0)): st.lists(st.integers(-99, 99).map(Decimal), max_size=4),
+}
+KEYS: list[pa.DataType] = [pa.int64(), pa.string(), pa.binary(16), pa.bool_()]
+
+
+@given(data=st.data(), kind=st.sampled_from(list(VALUES)), key_kind=st.none() | st.sampled_from(KEYS))
+def test_the_kernel_hashes_as_the_definition_says(
+    data: st.DataObject, kind: pa.DataType, key_kind: pa.DataType | None
+) -> None:
+    values = data.draw(st.lists(st.none() | VALUES[kind], max_size=20))
+    size = len(values)
+    start = data.draw(st.integers(0, size))
+    array = build(kind, values).slice(start)
+    key = None
+    if key_kind is not None:
+        keys = data.draw(st.lists(st.none() | VALUES[key_kind], min_size=size, max_size=size))
+        key = build(key_kind, keys).slice(start)
+    assert column_checksum(array, key) == reference_checksum(array, key)
 
 
 def test_sums_wrap_and_do_not_depend_on_order_or_batches() -> None:
