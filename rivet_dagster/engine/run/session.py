@@ -19,10 +19,17 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPl
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.finalize import Finalizer
-from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
+from rivet_dagster.engine.run.options import (
+    checksum_key,
+    lease_ttl_s,
+    plan_hash,
+    read_options,
+    write_options,
+)
 from rivet_dagster.engine.run.resume import Next
+from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
-from rivet_dagster.engine.sources.postgres import kernel
+from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.models import CursorRow, RunFinish, RunHeader, UnitRow
@@ -78,7 +85,7 @@ class Session:
         source = self.engine.source(self.export)
         self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         identity = self.engine.config.source.identity()
-        self._hash = plan_hash(self.export, self._planner.facts.columns, identity)
+        self._hash = plan_hash(self.export, self._planner.facts, identity)
         continued = self._continue_open_run(only, fresh=fresh)
         if continued is None and only is not None:
             continued = self._rerun_selected(only)
@@ -118,12 +125,14 @@ class Session:
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
         plan = self._require_plan()
+        if self._errors:
+            raise representative(self._errors)
         self.keeper.verify()
         finalizer = self._finalizer()
         if self._skip_reason is not None:
             return finalizer.skipped(self._skip_reason)
         progress = self.engine.state.progress(self.header.run_id)
-        if self._errors or progress.completed < progress.total:
+        if progress.completed < progress.total:
             raise self._failure(progress.total - progress.completed)
         fault_point("before_finalize")
         return finalizer.finish(plan)
@@ -163,8 +172,6 @@ class Session:
         return self._plan
 
     def _failure(self, missing: int) -> RivetError:
-        if self._errors:
-            return representative(self._errors)
         return UsageError(
             f"{missing} units are not complete yet; materialize their partitions too",
             code="RIVET_PARTITION_UNKNOWN",
@@ -324,7 +331,7 @@ class Session:
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=source.readers(planner, options.format, reading),
-            checksum=getattr(kernel, "batch_checksums", None) if options.format == "parquet" else None,
+            checksum=_checksum(options.format, checksum_key(self.export, planner.facts)),
             max_attempts=self._max_attempts(),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
@@ -344,6 +351,11 @@ class Session:
             notes=tuple(self._notes),
             started=self._started,
         )
+
+
+def _checksum(file_format: str, key: str | None) -> Checksum | None:
+    """Sums of cell hashes per batch, each cell hashed after its row's key; CSV has none."""
+    return (lambda batch: batch_checksums(batch, key)) if file_format == "parquet" else None
 
 
 def resume_refusal(cursor: CursorRow, export: ExportConfig, stream: str) -> RivetError:
