@@ -34,7 +34,7 @@ class _Params(click.ParamType[tuple[str, str]]):
 
 def _config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("-p", "--param", "params", type=_Params(), multiple=True, help="Value of ${NAME}; repeat."),
+        click.option("-p", "--param", "params", type=_Params(), multiple=True, help="Sets ${NAME}; repeat."),
         click.option("-e", "--export", "exports", multiple=True, help="Only this export; repeat."),
         click.option(
             "-c", "--config", "path", envvar="RIVET_CONFIG", default="rivet.yaml", show_default=True,

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import pytest
+from hypothesis import settings
 
 from rivet_dagster.demo.install import ServerNotInstalledError
 from tests.services.postgres import TestDatabase, TestServer, database, postgres_server
+
+# two busy cores make any deadline a coin toss; speed is measured in benchmarks/
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 _HOLE: Final = "NOT TESTED:"
 _CHROMIUM: Final = Path("/usr/bin/chromium")

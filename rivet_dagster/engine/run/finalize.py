@@ -15,6 +15,7 @@ from rivet_dagster.engine.plan.planner import CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.options import checksum_key
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.state.models import (
     Boundary,
@@ -120,6 +121,7 @@ class Finalizer:
             units=[UnitParts(unit, parts.get(unit.index, ())) for unit in plan.units],
             consistency=self.header.consistency or "",
             supersedes=supersedes,
+            checksum_key_column=checksum_key(self.export, self.facts),
         )
 
     def _extraction(self) -> Extraction:

@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.sources.postgres.read import ReadOptions
 from rivet_dagster.engine.state.lease import DEFAULT_TTL_S
-from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.write.base import WriteOptions
 
 if TYPE_CHECKING:
@@ -54,7 +54,16 @@ def read_options(write: WriteOptions, tuning: Tuning) -> ReadOptions:
     )
 
 
-def plan_hash(export: ExportConfig, columns: tuple[Column, ...], identity: str) -> str:
+def checksum_key(export: ExportConfig, facts: SourceFacts) -> str | None:
+    """The column whose cell is hashed before every other cell of its row, so that cells which swapped
+    rows do not cancel out: the key that the export names, else a single-column primary key."""
+    for name in (export.chunk_by_key, export.chunk_column, export.cursor_column, *facts.primary_key[:1]):
+        if name is not None and (name not in facts.primary_key or len(facts.primary_key) == 1):
+            return name
+    return None
+
+
+def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
     """Changes when a run in progress could not be continued: other rows, other columns, other files."""
     parts = {
         "source": identity,
@@ -68,7 +77,8 @@ def plan_hash(export: ExportConfig, columns: tuple[Column, ...], identity: str) 
         ),
         "query": export.query_text(),
         "destination": str(export.destination.path),
-        "columns": [c.as_json() for c in columns],
+        "columns": [c.as_json() for c in facts.columns],
+        "checksum_key": checksum_key(export, facts),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 

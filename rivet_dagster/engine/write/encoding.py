@@ -47,7 +47,7 @@ def encodings(columns: Sequence[Column]) -> tuple[list[str], dict[str, str]]:
     dictionary: list[str] = []
     encoding: dict[str, str] = {}
     for column in columns:
-        leaf = f"{column.name}.list.element" if pa.types.is_list(column.arrow) else column.name
+        leaf = f"{column.name}.list.item" if pa.types.is_list(column.arrow) else column.name
         if wants_dictionary(column):
             dictionary.append(leaf)
         elif _delta(column.arrow):

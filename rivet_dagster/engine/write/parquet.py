@@ -26,6 +26,7 @@ class ParquetPartWriter:
             "column_encoding": column_encoding or None,
             "write_page_index": True,
             "store_decimal_as_integer": True,
+            "use_compliant_nested_type": False,  # list elements are named `item`, as the reference does
             "version": "2.6",
         }
         if options.level is not None:

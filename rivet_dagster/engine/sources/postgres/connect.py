@@ -85,7 +85,7 @@ class PostgresConnector:
             connection.execute("; ".join(begin))
         except psycopg.Error as error:
             close(connection)
-            raise classify(error) from error
+            raise classify(error, phase="snapshot" if snapshot else "read") from error
         try:
             yield
         except BaseException:

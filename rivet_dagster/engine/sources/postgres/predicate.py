@@ -9,6 +9,7 @@ from typing import Any
 from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
+from rivet_dagster.engine.sources.postgres.statement import query_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,7 @@ class Origin:
 
     def from_sql(self) -> str:
         if self.query is not None:
-            # the line break ends a trailing comment of the query
-            return f"({self.query.strip().rstrip(';')}\n) AS _rivet"
+            return f"({query_body(self.query)}) AS _rivet"
         assert self.table is not None
         prefix = f"{quote_ident(self.schema)}." if self.schema else ""
         return f"{prefix}{quote_ident(self.table)}"

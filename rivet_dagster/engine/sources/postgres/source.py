@@ -237,7 +237,9 @@ class PostgresPlanner:
         from rivet_dagster.engine.sources.postgres.aggregate import aggregate_sql
 
         source, condition, _ = unit_from_where(unit, self.origin)
-        statement, shape = aggregate_sql(columns, f"FROM {source} WHERE {condition}")
+        statement, shape = aggregate_sql(
+            columns, f"FROM {source} WHERE {condition}", encoding=self._server.encoding
+        )
         connector = self._source.connector
         with self._source.faults(), connector.transaction(self._connection, search_path=False):
             row = self._query(statement)
@@ -258,14 +260,17 @@ class PostgresPlanner:
 
     def _read_facts(self) -> SourceFacts:
         origin = self._source.origin
-        server = catalog.server_facts(self._connection)
+        server = self._server = catalog.server_facts(self._connection)
         if server.version < _OLDEST:
             raise EnvironmentFault(
                 f"the server is PostgreSQL {server.version // 10_000}",
                 code="RIVET_SOURCE_VERSION_UNSUPPORTED",
             )
         if origin.query is not None:
-            columns = catalog.describe_query(self._connection, origin.query)
+            try:
+                columns = catalog.describe_query(self._connection, origin.query)
+            except psycopg.Error as error:
+                raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
             return _facts(columns, None, None)
