@@ -16,7 +16,7 @@ import yaml
 from sqlalchemy.engine import make_url
 
 from rivet_dagster import RivetResource
-from rivet_dagster.assets._internal import pool_info
+from rivet_dagster.assets._internal import pool_info, pool_limits
 from rivet_dagster.assets.build import load_export_assets
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import Reaped
@@ -30,7 +30,7 @@ TABLE = dg.AssetKey(["rivet", "orders"])
 POOL = "rivet_orders"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, pg: TestServer) -> Iterator[Path]:
     """A DAGSTER_HOME on PostgreSQL: a stopped process cannot lock others out of it, as on SQLite."""
     home = tmp_path_factory.mktemp("dagster_home")
@@ -63,6 +63,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, pg: TestServer) -> Iterator[P
 def instance(home: Path) -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.from_config(str(home)) as stored:
         yield stored
+        stored.wipe()
+        for pool in pool_limits(stored):
+            stored.event_log_storage.delete_concurrency_limit(pool)
 
 
 @contextmanager
