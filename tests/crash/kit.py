@@ -238,7 +238,9 @@ class Child:
         deadline = time.monotonic() + seconds
         while text not in self.log:
             if self.process.exitcode is not None or time.monotonic() > deadline:
-                raise AssertionError(f"no {text!r} in the log, exit code {self.process.exitcode}:\n{self.log}")
+                raise AssertionError(
+                    f"no {text!r} in the log, exit code {self.process.exitcode}:\n{self.log}"
+                )
             time.sleep(0.02)
 
     def resume(self) -> None:
@@ -288,7 +290,9 @@ class Reader:
         for part in found["parts"]:
             file = self.prefix / part["path"]
             assert file.exists(), f"{name} names {part['path']}, which is not there"
-            assert file.stat().st_size == part["size_bytes"], f"{part['path']} has another size than in {name}"
+            assert file.stat().st_size == part["size_bytes"], (
+                f"{part['path']} has another size than in {name}"
+            )
             rows += part["rows"]
         assert rows == found["row_count"]
         return found
@@ -314,7 +318,9 @@ class Reader:
             return
         assert manifest is not None, "a marker without a manifest"
         self.check_marker()
-        assert any(difference(rows, self.files) is None for rows in allowed), "a marker over an inexact folder"
+        assert any(difference(rows, self.files) is None for rows in allowed), (
+            "a marker over an inexact folder"
+        )
 
     def check_marker(self) -> None:
         digest = xxhash.xxh3_64((self.prefix / "manifest.json").read_bytes()).hexdigest()

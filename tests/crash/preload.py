@@ -5,9 +5,4 @@ import psycopg  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import pytest  # noqa: F401
 
-import rivet_dagster.cli
-import rivet_dagster.config
-import rivet_dagster.engine.run.engine
-import rivet_dagster.engine.state.migrate
-import rivet_dagster.engine.write
 import tests.crash.kit  # noqa: F401

@@ -34,5 +34,7 @@ def test_killed_at(
     states = {status for (status,) in this.query("SELECT status FROM chunk_run")}
     assert states <= {"completed", "interrupted"}
     resumed = "goes on" in log
-    begun = PLACES.index("after_plan") <= POINTS.index(at.partition(":")[0]) < POINTS.index("after_manifest_copy")
+    begun = (
+        PLACES.index("after_plan") <= POINTS.index(at.partition(":")[0]) < POINTS.index("after_manifest_copy")
+    )
     assert resumed == (begun and "chunk_checkpoint" in mode.export)

@@ -144,8 +144,8 @@ class Finalizer:
         """
         mine = names.NameMatcher(self.export.name)
         keep = {part.path for part in manifest.committed}
-        if self.export.mode == "incremental":
-            keep |= self._earlier_deltas()
+        if self.header.mode == "incremental" and manifest.source.extraction.cursor_low is not None:
+            keep |= self._earlier_deltas()  # without a lower bound it is a whole pass, which replaces them
         for item in list(self.store.list()):
             owned = mine.match(item.name)
             if owned is None or item.name in keep:
@@ -195,18 +195,23 @@ class Finalizer:
             RunFinish(
                 "completed",
                 metrics=metrics,
-                cursor=self._cursor_of(extraction),
-                schema_json=json.dumps([c.as_json() for c in self.columns]),
+                cursor=self._cursor_of(manifest.source),
+                schema_json=self.header.schema_json,
                 committed=self._boundary(extraction, len(units)),
                 events=(JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),),
             ),
         )
 
-    def _cursor_of(self, extraction: Extraction) -> CursorRow | None:
-        """From the manifest, so that a run rolled forward moves the cursor exactly as it would have."""
+    def _cursor_of(self, source: SourceRecord) -> CursorRow | None:
+        """From the manifest, so that a run rolled forward moves the cursor exactly as it would have.
+
+        The config may name another table by then, which must not inherit this cursor.
+        """
+        extraction = source.extraction
         if extraction.cursor_high is None or extraction.cursor_column is None:
             return None
-        stream = f"{self.header.source_identity}/{self.facts.stream}"
+        rows = f"{source.schema}.{source.table}" if source.table else "query"
+        stream = f"{self.header.source_identity}/{rows}"
         return CursorRow(
             extraction.cursor_high,
             extraction.cursor_column,

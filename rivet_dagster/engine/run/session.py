@@ -258,9 +258,13 @@ class Session:
         )
 
     def _watermark(self, prefix: str, identity: str) -> str | None:
-        """The committed cursor, refused when it belongs to another column or source (ADR-0033)."""
+        """The committed cursor, refused when it belongs to another column or source (ADR-0033).
+
+        A whole pass into the same folder has replaced what the cursor stood for: reading starts anew.
+        """
         cursor = self.engine.state.cursor(self.export.name, prefix)
-        if cursor is None:
+        last = self.engine.state.latest_run(self.export.name, prefix=prefix)
+        if cursor is None or (last is not None and last.mode != "incremental"):
             return None
         assert self._planner is not None
         stream = f"{identity}/{self._planner.facts.stream}"
