@@ -61,7 +61,8 @@ class Session:
     def __enter__(self) -> Session:
         state = self.engine.state
         key = self.engine.lease_key(self.export.name)
-        lease = state.acquire(key, self._holder, wait_s=self._lock_wait, ttl_s=lease_ttl_s())
+        with self._naming_the_export():
+            lease = state.acquire(key, self._holder, wait_s=self._lock_wait, ttl_s=lease_ttl_s())
         self._stack.callback(state.release, lease)
         self.keeper = self._stack.enter_context(LeaseKeeper(state, lease))
         fault_point("after_lease")
@@ -81,16 +82,15 @@ class Session:
 
         Nothing is written at the destination. Raises the error tree, naming export and key.
         """
-        snapshot = self.export.mode in {"full", "incremental"}
-        source = self.engine.source(self.export)
-        self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
-        identity = self.engine.config.source.identity()
-        self._hash = plan_hash(self.export, self._planner.facts, identity)
-        continued = self._continue_open_run(only, fresh=fresh)
-        if continued is None and only is not None:
-            continued = self._rerun_selected(only)
-        if continued is None:
-            continued = self._plan_fresh(identity)
+        with self._naming_the_export():
+            self._open_source()
+            identity = self.engine.config.source.identity()
+            self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
+            continued = self._continue_open_run(only, fresh=fresh)
+            if continued is None and only is not None:
+                continued = self._rerun_selected(only)
+            if continued is None:
+                continued = self._plan_fresh(identity)
         self._plan = continued
         fault_point("after_plan")
         return continued
@@ -124,7 +124,10 @@ class Session:
 
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
-        plan = self._require_plan()
+        with self._naming_the_export():
+            return self._finalize(self._require_plan())
+
+    def _finalize(self, plan: RunPlan) -> RunOutcome:
         if self._errors:
             raise representative(self._errors)
         self.keeper.verify()
@@ -136,6 +139,28 @@ class Session:
             raise self._failure(progress.total - progress.completed)
         fault_point("before_finalize")
         return finalizer.finish(plan)
+
+    @contextlib.contextmanager
+    def _naming_the_export(self) -> Iterator[None]:
+        """No layer below knows it always."""
+        try:
+            yield
+        except RivetError as error:
+            error.export = error.export or self.export.name
+            raise
+
+    def _open_source(self) -> None:
+        """Open the planning connection, and fix now what the readers will hold the source to."""
+        source = self.engine.source(self.export)
+        snapshot = self.export.mode in {"full", "incremental"}
+        planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
+        options = write_options(self.export)
+        reading = read_options(options, self.engine.config.tuning_for(self.export))
+        self._new_reader = source.readers(planner, options.format, reading)
+
+    def _planner_of_run(self) -> PostgresPlanner:
+        assert self._planner is not None
+        return self._planner
 
     @property
     def complete(self) -> bool:
@@ -320,12 +345,10 @@ class Session:
                 yield _carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
 
     def _work_order(self, plan: RunPlan) -> WorkOrder:
-        planner = self._planner
-        assert planner is not None
         source = self.engine.source(self.export)
         options = write_options(self.export)
         tuning = self.engine.config.tuning_for(self.export)
-        reading = read_options(options, tuning)
+        planner = self._planner_of_run()
         columns = source.file_columns(planner.facts.columns, options.format)
         return WorkOrder(
             run_id=plan.run_id,
@@ -334,7 +357,7 @@ class Session:
             store=self._store(self.header.prefix),
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
-            new_reader=source.readers(planner, options.format, reading),
+            new_reader=self._new_reader,
             checksum=_checksum(options.format, checksum_key(self.export, planner.facts)),
             max_attempts=self._max_attempts(),
             retry_backoff_ms=tuning.retry_backoff_ms,

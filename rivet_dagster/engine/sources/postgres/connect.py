@@ -124,9 +124,8 @@ class SnapshotHolder:
     def __init__(self, connector: PostgresConnector) -> None:
         self._connection = connector.connect()
         self._lock = threading.Lock()
-        no_limits = SessionLimits()
         # planning resolves unqualified names, so the role's own search_path stays
-        self._transaction = connector.transaction(self._connection, limits=no_limits, search_path=False)
+        self._transaction = connector.transaction(self._connection, search_path=False)
         self._transaction.__enter__()
         try:
             row = self._connection.execute("SELECT pg_export_snapshot()").fetchone()

@@ -8,7 +8,7 @@ from typing import Any
 
 from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
-from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
+from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal, quote_relation
 from rivet_dagster.engine.sources.postgres.statement import query_body
 
 
@@ -35,6 +35,13 @@ def _relation(spec: Mapping[str, Any], origin: Origin) -> str:
     schema, name = relation
     only = "ONLY " if spec.get("only") else ""
     return f"{only}{quote_ident(schema)}.{quote_ident(name)}"
+
+
+def relation_sql(unit: WorkUnit, origin: Origin) -> str:
+    """Quoted name of the relation that the unit reads; empty for a query."""
+    if "relation" in unit.spec:
+        return quote_relation(*unit.spec["relation"])
+    return "" if origin.query is not None else origin.from_sql()
 
 
 def _range_condition(spec: Mapping[str, Any]) -> str:

@@ -14,12 +14,12 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn
 
 from rivet_dagster.engine.errors import RefusalError, RivetError, TransientError, as_rivet_error
-from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
+from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.postgres import connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from rivet_dagster.engine.sources.postgres.decoder import CopyDecoder
-from rivet_dagster.engine.sources.postgres.predicate import Origin, statements
-from rivet_dagster.engine.sources.postgres.quote import quote_literal, quote_relation
+from rivet_dagster.engine.sources.postgres.predicate import Origin, relation_sql, statements
+from rivet_dagster.engine.sources.postgres.quote import quote_literal
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.types.decision import Column
 
@@ -39,7 +39,7 @@ class ReadOptions:
 class ReadOrder:
     """What the readers of one run share. type_oids: of the SELECT list when the run was planned.
 
-    filenodes: storage of each heap that is read by pages. snapshot: None when each unit reads its own.
+    oids: quoted name -> oid of the relations of the plan. snapshot: None when each unit reads its own.
     """
 
     export: str
@@ -48,7 +48,21 @@ class ReadOrder:
     type_oids: tuple[int, ...]
     options: ReadOptions
     snapshot: str | None
-    filenodes: dict[str, int]
+    oids: dict[str, int]
+
+
+#: Whether a relation that this transaction has read lost its rows to the transaction's snapshot: TRUNCATE
+#: and the ALTERs that rewrite a table are not MVCC-safe, the table just looks empty. pg_class is seen
+#: through the snapshot, pg_relation_filenode looks at the present; the locks keep it as it is. What the
+#: snapshot does not see at all was made later: harmless as an index or a partition, else a replacement.
+_REWRITTEN = """
+SELECT EXISTS (
+  SELECT FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_class c ON c.oid = l.relation
+  WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.database <> 0
+    AND CASE WHEN c.oid IS NOT NULL
+      THEN c.relkind IN ('r', 'm') AND c.relfilenode NOT IN (0, pg_catalog.pg_relation_filenode(c.oid))
+      ELSE pg_catalog.pg_partition_root(l.relation) IS NULL
+        AND pg_catalog.pg_get_indexdef(l.relation) IS NULL END)"""
 
 
 def described_types(pgconn: PGconn, statement: str) -> tuple[int, ...]:
@@ -93,12 +107,11 @@ class PostgresReader:
             connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
         ):
             self._check_shape(connection, statement)
-            if unit.kind is UnitKind.PAGES:
-                self._check_storage(connection, unit)
             result = connection.pgconn.exec_(f"COPY ({statement}) TO STDOUT (FORMAT BINARY)".encode())
             if result.status != pq.ExecStatus.COPY_OUT:
                 raise psycopg.errors.error_from_result(result)
             yield from decoder.batches(connection.pgconn)
+            self._check_storage(connection, unit)
 
     def _check_shape(self, connection: psycopg.Connection[Any], statement: str) -> None:
         """Compare the statement's types with the plan's, under the lock that its parsing takes.
@@ -116,16 +129,19 @@ class PostgresReader:
                 )
 
     def _check_storage(self, connection: psycopg.Connection[Any], unit: WorkUnit) -> None:
-        """A rewritten or truncated heap looks empty, or reordered, to a snapshot taken before."""
-        schema, name = unit.spec["relation"]
-        relation = quote_relation(schema, name)
-        row = connection.execute(
-            f"SELECT pg_catalog.pg_relation_filenode({quote_literal(relation)}::regclass)"
-        ).fetchone()
-        if row is None or row[0] != self._order.filenodes.get(relation):
+        """Raise TransientError when what was read is not what the snapshot holds. The locks still hold."""
+        relation = relation_sql(unit, self._order.origin)
+        planned = self._order.oids.get(relation) if self._order.snapshot else None
+        same = "TRUE"
+        if planned is not None:
+            same = f"pg_catalog.to_regclass({quote_literal(relation)})::oid = {planned}"
+        row = connection.execute(f"{_REWRITTEN}, {same}").fetchone()
+        if row is None or row[0] or not row[1]:
             raise TransientError(
-                f"{relation} was rewritten or truncated while the run read it",
-                code="RIVET_SOURCE_SNAPSHOT_LOST",
+                f"{relation or 'a table of the query'} was rewritten, truncated or replaced "
+                "after the snapshot that is read",
+                # a snapshot of the unit's own is a new one at its next attempt
+                code="RIVET_SOURCE_SNAPSHOT_LOST" if self._order.snapshot else "RIVET_SOURCE_CONFLICT",
                 export=self._order.export,
             )
 

@@ -112,7 +112,7 @@ class PostgresSource:
             planner.type_oids(file_format),
             options,
             planner.snapshot_id(),
-            planner.filenodes(),
+            planner.oids(),
         )
         connector = self.connector
         return lambda: PostgresReader(connector, order)
@@ -137,7 +137,8 @@ class PostgresPlanner:
             self._connection = source.connector.connect()
         try:
             self.relation: catalog.Relation | None = None
-            self.facts = self._read_facts()
+            with self._asking():
+                self.facts = self._read_facts()
         except BaseException:
             self.close()
             raise
@@ -165,26 +166,20 @@ class PostgresPlanner:
         columns = _read_columns(self.facts.columns, file_format)
         select = ", ".join(c.select for c in columns)
         statement = f"SELECT {select} FROM {self._from()}"
-        with self._source.faults():
+        with self._asking():
             return described_types(self._connection.pgconn, statement)
 
-    def filenodes(self) -> dict[str, int]:
-        """Storage of each heap that is read by pages; it changes when a heap is rewritten."""
-        if self.relation is None or self._holder is None:
+    def oids(self) -> dict[str, int]:
+        """Quoted name -> oid of what the plan was made for: a table of the same name may take its place."""
+        if self.relation is None:
             return {}
-        found = {}
-        for leaf in self.relation.leaves:
-            name = quote_relation(leaf.schema, leaf.name)
-            node = self._one(f"SELECT pg_catalog.pg_relation_filenode({leaf.oid}::oid::regclass)")
-            if node is not None:
-                found[name] = int(node)
-        return found
+        found = {quote_relation(leaf.schema, leaf.name): leaf.oid for leaf in self.relation.leaves}
+        return {**found, self.relation.sql: self.relation.oid}
 
     def integer_bounds(self, column: str) -> tuple[int, int] | None:
         """(min, max) of an integer column, None when it has no value."""
         name = quote_ident(column)
-        with self._source.faults():
-            row = self._query(f"SELECT min({name})::text, max({name})::text FROM {self._from()}")
+        row = self._query(f"SELECT min({name})::text, max({name})::text FROM {self._from()}")
         if row is None or row[0] is None:
             return None
         try:
@@ -210,7 +205,7 @@ class PostgresPlanner:
         share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
         percent = min(100.0, 100.0 * share)
         name = quote_ident(column)
-        with self._source.faults():
+        with self._asking():
             found = self._connection.execute(
                 _BOUNDARIES.format(key=name, source=self._from(), percent=f"{percent:.6f}", ranges=ranges)
             ).fetchall()
@@ -240,17 +235,28 @@ class PostgresPlanner:
         statement, shape = aggregate_sql(
             columns, f"FROM {source} WHERE {condition}", encoding=self._server.encoding
         )
-        connector = self._source.connector
-        with self._source.faults(), connector.transaction(self._connection, search_path=False):
-            row = self._query(statement)
+        row = self._query(statement)
         assert row is not None
         return shape.read(row)
 
     def _from(self) -> str:
         return self.origin.from_sql()
 
-    def _query(self, statement: str) -> tuple[Any, ...] | None:
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Ask something, limited in time like a read. No lock outlives it, not even beside a snapshot that
+        is held for the whole run: a migration would wait for it, and everybody else for the migration."""
+        connection = self._connection
         with self._source.faults():
+            if self._holder is not None:
+                with connection.transaction(force_rollback=True):
+                    yield
+            else:
+                with self._source.connector.transaction(connection, search_path=False):
+                    yield
+
+    def _query(self, statement: str) -> tuple[Any, ...] | None:
+        with self._asking():
             row = self._connection.execute(statement).fetchone()
             return None if row is None else tuple(row)
 
@@ -269,6 +275,9 @@ class PostgresPlanner:
         if origin.query is not None:
             try:
                 columns = catalog.describe_query(self._connection, origin.query)
+            except psycopg.errors.InsufficientPrivilege:
+                self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
+                raise
             except psycopg.Error as error:
                 raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
