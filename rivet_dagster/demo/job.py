@@ -32,7 +32,7 @@ def dagster_environment(files: DemoFiles, server: PostgresServer) -> dict[str, s
 def run_job(files: DemoFiles, config: RivetConfig, watch: Watch, show: Callable[[Standing], None]) -> None:
     """Run every export; ``show`` hears several times a second how far it is. Raises DemoError."""
     marker = files.home / "unfinished"
-    if marker.exists():
+    if marker.exists() or watch.interrupted:
         _end_killed_runs(config)
     marker.touch()
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "job", "execute"]

@@ -35,6 +35,8 @@ class Watch:
         self.rows = rows
         self._known = {name: self._latest(name) for name in rows}
         self.left = {name: left for name in rows if (left := self._left(name))}
+        #: a run is still open, so one was killed, or goes on elsewhere
+        self.interrupted = any(self._state.open_run(name) is not None for name in rows)
         self._finished: set[str] = set()
 
     @property

@@ -19,11 +19,16 @@ from tests.services.postgres import TestDatabase, database, installation, postgr
 ROOT = Path(__file__).parents[2]
 
 
-def alive(pid: int) -> bool:
+def state(pid: int) -> str | None:
+    """The letter that ``ps`` shows: R, S, T (stopped), Z (ended, not yet collected) ...; None: no process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return None
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in (None, "Z")
 
 
 def eventually_dead(pid: int, within_s: float = 15.0) -> bool:
