@@ -21,7 +21,7 @@ from rivet_dagster.assets.build import load_export_assets
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import Reaped
 from rivet_dagster.assets.sensors import reap_stale_runs
-from tests.live.dagster.conftest import EXPORTS, Project, plain
+from tests.live.dagster.conftest import EXPORTS, HEAD, Project, plain
 from tests.services.postgres import TestServer, database
 
 CHUNKS = dg.AssetKey(["rivet", "orders", "chunks"])
@@ -135,6 +135,7 @@ def test_a_job_runs_end_to_end_on_an_instance_in_postgres(project: Project) -> N
 
 
 def test_a_killed_run_worker_is_reaped_and_the_next_run_resumes(project: Project) -> None:
+    project.write(head=HEAD + "lock_wait: 0\n")  # else a lease that is held is itself a reason to wait
     assert ensure_pools(project.instance, project.config) == [POOL, "rivet_events_log"]
     assert ensure_pools(project.instance, project.config) == []
     with run_worker(project, "export_orders", RIVET_TEST_PAUSE_AT="after_unit_commit:3") as worker:

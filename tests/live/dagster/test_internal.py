@@ -1,5 +1,7 @@
 """One test for each call into parts of Dagster that are not public: run these first on an upgrade."""
 
+import multiprocessing
+import os
 import subprocess
 import sys
 import time
@@ -121,6 +123,13 @@ def test_asset_jobs_have_the_type_that_we_name() -> None:
     assert isinstance(dg.define_asset_job("j"), _internal.AssetJob)
 
 
+def test_a_process_that_is_no_step_is_not_tied_to_its_parent() -> None:
+    """A code server starts run workers as children too, and they must outlive its reload."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(multiprocessing.parent_process) is not None
+        assert pool.apply(_internal.die_with_parent) is False
+
+
 STEP = """
 import os, pathlib, sys, time
 import dagster as dg
@@ -170,7 +179,11 @@ def test_a_step_process_dies_with_its_run_worker_and_a_run_worker_with_nobody(
     module.write_text(STEP.replace("EXECUTOR", executor))
     worker = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(module)],
-        env={"HERE": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+        env={
+            "HERE": str(tmp_path),
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}",
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
