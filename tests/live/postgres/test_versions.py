@@ -14,7 +14,7 @@ from tests.services.postgres import TestServer, database
 ROWS: Final = 20_000
 TABLE: Final = f"""
 CREATE TABLE things AS
-SELECT g::bigint AS id, md5(g::text)::uuid AS uid, (g % 97)::int AS grade, 
+SELECT g::bigint AS id, md5(g::text)::uuid AS uid, (g % 97)::int AS grade,
        round(g / 7.0, 2)::numeric(12, 2) AS price,
        timestamptz '2026-01-01' + g * interval '1 second' AS changed, 'Straße ' || g AS note,
        jsonb_build_object('n', g) AS doc, CASE WHEN g % 5 = 0 THEN NULL ELSE g * 0.5 END::float8 AS share
@@ -60,8 +60,8 @@ def test_incremental_goes_on_from_the_watermark(versioned: Rig) -> None:
     versioned.export(**MODES["incremental"])
     versioned.run()
     versioned.db.execute(
-        "INSERT INTO things SELECT id + 100000, gen_random_uuid(), grade, price, changed + interval '1 year', note,"
-        " doc, share FROM things WHERE id <= 50"
+        "INSERT INTO things SELECT id + 100000, gen_random_uuid(), grade, price, changed + interval '1 year',"
+        " note, doc, share FROM things WHERE id <= 50"
     )
     assert versioned.run().rows == 50
     assert versioned.read(READ) == source_rows(versioned.db, READ)
