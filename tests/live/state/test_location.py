@@ -97,11 +97,11 @@ def test_libpq_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_password_is_a_secret_and_nowhere_in_a_repr() -> None:
-    location = StateLocation.parse(f"postgresql://u:{QUOTED}@127.0.0.1:1/d", HERE)
-    assert redact(f"x {PASSWORD} y {QUOTED}") == "x *** y ***"
+    location = StateLocation.parse(f"postgresql://u:{QUOTED}@127.0.0.1:1/d?sslpassword=key-4712", HERE)
+    assert redact(f"x {PASSWORD} y {QUOTED} z key-4712") == "x *** y *** z ***"
     for text in (repr(location), str(location), location.display):
-        assert PASSWORD not in text
-        assert QUOTED not in text
+        for secret in (PASSWORD, QUOTED, "key-4712"):
+            assert secret not in text
 
 
 def test_errors_and_store_hold_no_password(db: TestDatabase, tmp_path: Path) -> None:

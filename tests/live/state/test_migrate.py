@@ -83,6 +83,12 @@ def test_tables_columns_and_indexes_are_those_of_the_schema(database: Database) 
             assert {i["name"] for i in found.get_indexes(name) if not i.get("duplicates_constraint")} == {
                 index.name for index in table.indexes
             }
+            where = f"{connection.dialect.name}_where"
+            partial = {i["name"] for i in found.get_indexes(name) if where in i.get("dialect_options", {})}
+            declared = (
+                i for i in table.indexes if i.dialect_options[connection.dialect.name]["where"] is not None
+            )
+            assert partial == {index.name for index in declared}
             foreign = {tuple(k["constrained_columns"]) for k in found.get_foreign_keys(name)}
             assert foreign == {tuple(k.column_keys) for k in table.foreign_key_constraints}
 
@@ -112,50 +118,50 @@ def test_newer_schema_is_refused_and_left_alone(database: Database, tmp_path: Pa
         assert connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one() == "r9999"
 
 
-def test_older_state_is_backed_up_then_migrated(store: StateStore, tmp_path: Path) -> None:
-    begin(store, 5)
-    migrate(store._db, longer_ladder(tmp_path))
-    with store._db.single() as connection:
+def test_older_state_is_backed_up_then_migrated(fresh: StateStore, tmp_path: Path) -> None:
+    begin(fresh, 5)
+    migrate(fresh._db, longer_ladder(tmp_path))
+    with fresh._db.single() as connection:
         assert "note" in {c["name"] for c in inspect(connection).get_columns("export_state")}
-    if store.location.path is not None:
-        (backup,) = store.location.path.parent.glob(f"rivet_state.db.{REVISIONS[-1]}.*.bak")
+    if fresh.location.path is not None:
+        (backup,) = fresh.location.path.parent.glob(f"rivet_state.db.{REVISIONS[-1]}.*.bak")
         with sqlite3.connect(backup) as copy:
             assert copy.execute("SELECT count(*) FROM chunk_task").fetchone() == (5,)
             assert copy.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() == (REVISIONS[-1],)
         copy.close()
-        assert not list(store.location.path.parent.glob(".*tmp*"))
+        assert not list(fresh.location.path.parent.glob(".*tmp*"))
     else:
-        with store._db.single() as connection:
+        with fresh._db.single() as connection:
             schema = f"rivet_state_backup_{REVISIONS[-1]}"
             assert connection.execute(text(f"SELECT count(*) FROM {schema}.chunk_task")).scalar_one() == 5
             names = set(inspect(connection).get_table_names(schema=schema))
             assert names == {*metadata.tables, VERSION_TABLE}
 
 
-def test_second_backup_of_a_revision_keeps_the_first(store: StateStore, tmp_path: Path) -> None:
+def test_second_backup_of_a_revision_keeps_the_first(fresh: StateStore, tmp_path: Path) -> None:
     ladder = longer_ladder(tmp_path)
     for _ in range(2):
-        migrate(store._db, ladder)
-        with store._db.transaction() as connection:  # as somebody who takes the migration back
+        migrate(fresh._db, ladder)
+        with fresh._db.transaction() as connection:  # as somebody who takes the migration back
             connection.execute(text("ALTER TABLE export_state DROP COLUMN note"))
             connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{REVISIONS[-1]}'"))
-    if store.location.path is not None:
-        assert len(list(store.location.path.parent.glob("*.bak"))) == 2
+    if fresh.location.path is not None:
+        assert len(list(fresh.location.path.parent.glob("*.bak"))) == 2
     else:
-        with store._db.single() as connection:
+        with fresh._db.single() as connection:
             schemas = inspect(connection).get_schema_names()
         assert len([name for name in schemas if name.startswith("rivet_state_backup_")]) == 2
 
 
-def test_failed_migration_changes_nothing(store: StateStore, tmp_path: Path) -> None:
-    begin(store, 2)
+def test_failed_migration_changes_nothing(fresh: StateStore, tmp_path: Path) -> None:
+    begin(fresh, 2)
     ladder = longer_ladder(tmp_path, more='    op.execute("SELECT 1 FROM no_such_table")')
     with pytest.raises(Exception, match="RIVET_INTERNAL"):
-        migrate(store._db, ladder)
-    migrate(store._db)
-    with store._db.single() as connection:
+        migrate(fresh._db, ladder)
+    migrate(fresh._db)
+    with fresh._db.single() as connection:
         assert "note" not in {c["name"] for c in inspect(connection).get_columns("export_state")}
-    assert len(store.units("r1")) == 2
+    assert len(fresh.units("r1")) == 2
 
 
 def test_no_backup_no_migration_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

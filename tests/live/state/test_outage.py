@@ -76,6 +76,25 @@ def test_row_lock_held_by_a_stalled_session_is_waited_for_in_vain(
         assert store.acquire("stalled", "u", wait_s=0).token == 2
 
 
+def test_holder_stalled_within_a_transaction_does_not_block_its_successor(
+    own_server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = StateLocation.parse(own_server.url, tmp_path)
+    quick = database_module._PG_SESSION.replace("'15s'", "'300ms'")
+    monkeypatch.setattr(database_module, "_PG_SESSION", quick)
+    with StateStore.open(location) as store:
+        lease = store.acquire("stalls", "t", wait_s=0, ttl_s=0.05)
+
+        def stall() -> None:
+            with store._db.transaction() as connection:
+                check_fence(connection, lease)
+                assert store.acquire("stalls", "u", wait_s=8).token == lease.token + 1
+
+        with pytest.raises(TransientError) as caught:
+            stall()
+        assert caught.value.code == "RIVET_STATE_UNAVAILABLE"
+
+
 def test_read_only_server_cannot_be_written(own_server: TestServer, tmp_path: Path) -> None:
     url = f"{own_server.url}?options=-cdefault_transaction_read_only%3Don"
     with StateStore.open(StateLocation.parse(own_server.url, tmp_path)):
@@ -114,6 +133,21 @@ def test_sqlite_is_opened_for_lasting_commits(tmp_path: Path) -> None:
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         }
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
+
+
+def test_switch_to_wal_is_tried_again_when_it_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    first = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    first.execute("CREATE TABLE t (a)")
+    first.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(0.3, first.execute, ("COMMIT",))
+    timer.start()
+    second = sqlite3.connect(path, timeout=0, isolation_level=None)
+    database_module._switch_to_wal(second.cursor())
+    assert second.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    timer.join()
+    first.close()
+    second.close()
 
 
 @pytest.mark.parametrize("statement", ["fence", "commit"])
