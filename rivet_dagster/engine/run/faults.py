@@ -53,4 +53,5 @@ def fault_point(point: str) -> None:
     if _matches("RIVET_TEST_CRASH_AT", point, hit):
         os.kill(os.getpid(), signal.SIGKILL)
     if _matches("RIVET_TEST_PAUSE_AT", point, hit):
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # sent to the process, another thread may take it, and this one run on for a while
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
