@@ -149,7 +149,11 @@ def _verdict(
 
 def _without_state(exc: psycopg.Error) -> Verdict:
     """The client's own exceptions: only a lost or refused connection is nobody's mistake."""
-    if isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
+    # libpq's own results hold no code and are plain DatabaseErrors: the connection broke
+    if (
+        isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError))
+        or type(exc) is psycopg.DatabaseError
+    ):
         return _AWAY
     return Verdict(InternalError, "RIVET_INTERNAL")
 
