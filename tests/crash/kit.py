@@ -46,7 +46,7 @@ class Mode:
 
     @property
     def incremental(self) -> bool:
-        return self.export["mode"] == "incremental"
+        return bool(self.export["mode"] == "incremental")
 
 
 _RANGE: Final = {"mode": "chunked", "chunk_column": "slot", "chunk_size": 25}
@@ -291,7 +291,7 @@ class Reader:
             file = self.prefix / part["path"]
             assert file.exists(), f"{name} names {part['path']}, which is not there"
             assert file.stat().st_size == part["size_bytes"], (
-                f"{part['path']} has another size than in {name}"
+                f"size of {part['path']} in {name}"
             )
             rows += part["rows"]
         assert rows == found["row_count"]
