@@ -89,6 +89,7 @@ def test_expired_lease_is_taken_and_the_old_one_can_do_nothing(store: StateStore
     assert new.token == old.token + 1
     for attempt in (
         lambda: store.renew(old),
+        lambda: store.confirm(old),
         lambda: commit(store, claimed, old),
         lambda: store.claim("r1", "w", old),
         lambda: store.reset_running("r1", old),
@@ -189,6 +190,18 @@ def test_keeper_that_slept_past_its_time_looks_before_it_says_yes(store: StateSt
         store.acquire(KEY, "thief", wait_s=0)
         with pytest.raises(BusyError):
             keeper.check()
+
+
+def test_keeper_verifies_with_the_state_before_its_next_beat(store: StateStore) -> None:
+    lease = store.acquire(KEY, "keeper", wait_s=0)
+    with LeaseKeeper(store, lease, interval_s=600) as keeper:
+        keeper.verify()
+        store.release(lease)
+        store.acquire(KEY, "thief", wait_s=0)
+        keeper.check()  # it cannot know yet
+        with pytest.raises(BusyError) as caught:
+            keeper.verify()
+    assert caught.value.code == "RIVET_STATE_LEASE_LOST"
 
 
 class _Outage(StateStore):
