@@ -61,7 +61,7 @@ INCREMENTAL: Final = Mode("incremental", {"mode": "incremental", "cursor_column"
 MODES: Final = (FULL, RANGE, RANGE_ANEW, KEY, INCREMENTAL)
 
 
-def create_table(db: TestDatabase, name: str, *, seed: int = 0, rows: int = ROWS) -> None:
+def create_table(db: TestDatabase, name: str, *, seed: int = 0, rows: int = ROWS, pad: int = 1) -> None:
     """A table of four leaves, hence several units in each mode; some rows have no range key."""
     step = ROWS // LEAVES
     bounds = [("MINVALUE", step), *((step * i, step * (i + 1)) for i in range(1, LEAVES - 1))]
@@ -74,16 +74,17 @@ def create_table(db: TestDatabase, name: str, *, seed: int = 0, rows: int = ROWS
             for i, (low, high) in enumerate(leaves)
         ),
     )
-    add_rows(db, name, 0, rows, seed=seed)
+    add_rows(db, name, 0, rows, seed=seed, pad=pad)
     db.execute(f"ANALYZE {name}")
 
 
-def add_rows(db: TestDatabase, table: str, first: int, count: int, *, seed: int = 0) -> None:
+def add_rows(db: TestDatabase, table: str, first: int, count: int, *, seed: int = 0, pad: int = 1) -> None:
+    """Rows ``first`` to ``first + count - 1``. pad: their length, in steps of about 100 bytes."""
     db.execute(
         f"INSERT INTO {table} SELECT n, CASE WHEN n % 40 > 0 THEN (n * 7 + {seed}) % 100 END,"
         f" ((n * 37 + {seed}) % 90001) / 100.0, timestamp '2024-01-01' + n * interval '137 s',"
         f" CASE n % 3 WHEN 0 THEN true WHEN 1 THEN false END,"
-        f" md5(n::text || '{seed}') || md5({seed}::text || n) || md5(n || 'x{seed}')"
+        f" repeat(md5(n::text || '{seed}') || md5({seed}::text || n) || md5(n || 'x{seed}'), {pad})"
         f" FROM generate_series({first}, {first + count - 1}) n"
     )
 
@@ -290,9 +291,7 @@ class Reader:
         for part in found["parts"]:
             file = self.prefix / part["path"]
             assert file.exists(), f"{name} names {part['path']}, which is not there"
-            assert file.stat().st_size == part["size_bytes"], (
-                f"size of {part['path']} in {name}"
-            )
+            assert file.stat().st_size == part["size_bytes"], f"size of {part['path']} in {name}"
             rows += part["rows"]
         assert rows == found["row_count"]
         return found
