@@ -52,10 +52,7 @@ def compare(ours: Path, theirs: Path, table: Table, *, unpadded: bool = False) -
         keys = [name.strip() for name in table.primary_key.split(",")]
         matched = _one(db, f"select count(*) from a join b using ({', '.join(keys)})")
         result = Comparison(_count(db, "a"), _count(db, "b"), matched)
-        tests = ", ".join(
-            f"count(*) filter (where {_value('a', n, k, unpadded)} is distinct from {_value('b', n, k, unpadded)})"
-            for n, k in kinds.items()
-        )
+        tests = ", ".join(_differs(name, kind, unpadded) for name, kind in kinds.items())
         joined = " and ".join(f"a.{key} = b.{key}" for key in keys)
         row = db.execute(f"select {tests} from a join b on {joined}").fetchone()
         assert row is not None
@@ -79,6 +76,11 @@ def _one(db: duckdb.DuckDBPyConnection, query: str) -> int:
     row = db.execute(query).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def _differs(column: str, kind: str, unpadded: bool) -> str:
+    left, right = (_value(side, column, kind, unpadded) for side in ("a", "b"))
+    return f"count(*) filter (where {left} is distinct from {right})"
 
 
 def _value(side: str, column: str, kind: str, unpadded: bool) -> str:

@@ -113,13 +113,11 @@ def build(conn: psycopg.Connection[tuple[object, ...]], table: Table) -> None:
     """Create and fill the table, then freeze and analyze it so that no later read pays for it."""
     name = sql.Identifier("public", table.name)
     conn.execute(sql.SQL("drop table if exists {}").format(name))
-    conn.execute(sql.SQL("create table {} ({})").format(name, sql.SQL(table.columns)))  # type: ignore[arg-type]
+    conn.execute(sql.SQL("create table {} ({})").format(name, sql.SQL(table.columns)))
     conn.execute("select setseed(%s)", (SEED,))
     rows = table.rows_sql.format(rows=table.rows)
-    conn.execute(sql.SQL("insert into {} {}").format(name, sql.SQL(rows)))  # type: ignore[arg-type]
-    conn.execute(
-        sql.SQL("alter table {} add primary key ({})").format(name, sql.SQL(table.primary_key))  # type: ignore[arg-type]
-    )
+    conn.execute(sql.SQL("insert into {} {}").format(name, sql.SQL(rows)))
+    conn.execute(sql.SQL("alter table {} add primary key ({})").format(name, sql.SQL(table.primary_key)))
     conn.execute(sql.SQL("vacuum (analyze, freeze) {}").format(name))
     conn.execute("checkpoint")
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,15 @@ SAMPLE_S = 0.05
 SAMPLER_NAME = "bench-sampler"
 _TICK = os.sysconf("SC_CLK_TCK")
 
-#: what other sessions do at this moment: longest statement, longest transaction, age of the oldest snapshot
+#: what other sessions do now: longest statement, longest transaction, age of the oldest snapshot
 ACTIVITY = """
-select coalesce(max(extract(epoch from clock_timestamp() - query_start)) filter (where state = 'active'), 0)::float8,
-  coalesce(max(extract(epoch from clock_timestamp() - xact_start)), 0)::float8,
-  coalesce(max(extract(epoch from clock_timestamp() - xact_start)) filter (where backend_xmin is not null), 0)::float8,
+select coalesce(max(statement) filter (where state = 'active'), 0)::float8,
+  coalesce(max(transaction), 0)::float8,
+  coalesce(max(transaction) filter (where backend_xmin is not null), 0)::float8,
   count(*)
-from pg_stat_activity
+from pg_stat_activity, lateral (select
+  extract(epoch from clock_timestamp() - query_start) as statement,
+  extract(epoch from clock_timestamp() - xact_start) as transaction) age
 where backend_type = 'client backend' and datname = current_database() and pid <> pg_backend_pid()
   and backend_start >= %s
 """
@@ -160,7 +162,6 @@ def measure(
     *,
     folder: Path,
     env: dict[str, str] | None = None,
-    on_start: Callable[[int], None] | None = None,
 ) -> Cost:
     """Run ``command`` in ``folder`` to its end and say what it cost. Never raises for its exit code."""
     server.begin()
@@ -174,8 +175,6 @@ def measure(
         )
         sampler = Sampler(process.pid, server)
         sampler.start()
-        if on_start is not None:
-            on_start(process.pid)
         # wait4 counts children that the command waited for; its threads are its own
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began

@@ -86,16 +86,17 @@ def _against_floor(table: str, ours: Sequence[Run], copies: Sequence[Run]) -> li
 def table_lines(runs: Sequence[Run]) -> list[str]:
     """One line a table and tool: medians, with the range of wall and client CPU."""
     lines = [
-        f"{'table':9s} {'tool':28s} {'wall s':>20s} {'client cpu s':>20s} {'server cpu s':>12s} {'peak MB':>8s} "
-        f"{'stmt s':>7s} {'snap s':>7s} {'rows':>10s} {'MiB':>7s}"
+        f"{'table':9s} {'tool':28s} {'wall s':>20s} {'client cpu s':>20s} {'server cpu s':>12s} "
+        f"{'peak MB':>8s} {'stmt s':>7s} {'snap s':>7s} {'rows':>10s} {'MiB':>7s}"
     ]
     for table in dict.fromkeys(str(run["table"]) for run in runs):
         for tool in dict.fromkeys(str(run["tool"]) for run in runs if run["table"] == table):
             mine = of(runs, table, tool)
             lines.append(
-                f"{table:9s} {tool:28s} {_spread(mine, 'wall_s'):>20s} {_spread(mine, 'client_cpu_s'):>20s} "
-                f"{median(mine, 'server_cpu_s') or 0:12.2f} {median(mine, 'peak_mb') or 0:8.0f} "
-                f"{median(mine, 'longest_statement_s') or 0:7.2f} {median(mine, 'oldest_snapshot_s') or 0:7.2f} "
+                f"{table:9s} {tool:28s} {_spread(mine, 'wall_s'):>20s} "
+                f"{_spread(mine, 'client_cpu_s'):>20s} {median(mine, 'server_cpu_s') or 0:12.2f} "
+                f"{median(mine, 'peak_mb') or 0:8.0f} {median(mine, 'longest_statement_s') or 0:7.2f} "
+                f"{median(mine, 'oldest_snapshot_s') or 0:7.2f} "
                 f"{int(median(mine, 'rows') or 0):10d} {(median(mine, 'bytes') or 0) / 2**20:7.1f}"
             )
     return lines

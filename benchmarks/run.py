@@ -113,7 +113,7 @@ class Bench:
 
 
 def record(name: str, tool: Tool, cost: Cost, out: Path, number: int) -> Run:
-    """One run as ``latest.json`` keeps it. ``rows`` and ``bytes`` are of the files, read from their footers."""
+    """One run as ``latest.json`` keeps it; rows and bytes are those of the files."""
     parts = files(out) if tool.writes else []
     costs = {key: value for key, value in asdict(cost).items() if key not in {"output", "exit_code"}}
     return {
@@ -153,9 +153,8 @@ def peers(args: argparse.Namespace, dsn: str) -> int:
     wanted = [name.strip() for name in args.tables.split(",")]
     ensure(dsn, [TABLES[name] for name in wanted])
     bench = Bench(args.work, dsn, args.level)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.2f}; every tool zstd {args.level}"
-    )
+    load = os.getloadavg()[0]
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load {load:.2f}; every tool zstd {args.level}")
     for name in wanted:
         bench.series(
             name, TABLES[name], chosen(args), 1 if args.quick else args.runs, check=not args.no_compare

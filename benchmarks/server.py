@@ -1,4 +1,4 @@
-"""The PostgreSQL that the measurements run against: ``BENCH_DSN``, or a private server kept for the next time."""
+"""The PostgreSQL of the measurements: ``BENCH_DSN``, or a private server whose data is kept."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def extension() -> Path:
 def main() -> None:
     """Read DSN TABLE to OUT at LEVEL."""
     todo = task(__doc__)
-    link = make_conninfo(**conninfo_to_dict(todo.dsn))
+    link = make_conninfo("", **{key: str(value) for key, value in conninfo_to_dict(todo.dsn).items()})
     with duckdb.connect(config={"threads": THREADS, "memory_limit": "1GB"}) as db:
         db.execute(f"load '{extension()}'")
         db.execute(f"attach '{link}' as source (type postgres, read_only)")
