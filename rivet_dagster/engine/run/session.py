@@ -330,8 +330,7 @@ class Session:
         )
 
     def _max_attempts(self) -> int:
-        tuning = self.engine.config.tuning_for(self.export)
-        return self.export.chunk_max_attempts or tuning.max_retries + 1
+        return self.engine.config.attempts_for(self.export)
 
     def _carried(self, plan: RunPlan) -> Iterator[RunEvent]:
         """Report the units that are done already, once each, with their parts."""
@@ -359,7 +358,6 @@ class Session:
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=self._new_reader,
             checksum=_checksum(options.format, checksum_key(self.export, planner.facts)),
-            max_attempts=self._max_attempts(),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
         )

@@ -41,7 +41,6 @@ class WorkOrder:
     new_writer: Callable[[Path], PartWriter]
     new_reader: Callable[[], UnitReader]
     checksum: Checksum | None
-    max_attempts: int
     retry_backoff_ms: int
     only: Collection[int] | None
 
@@ -116,31 +115,33 @@ class WorkerPool:
                 order.keeper.check()
                 claim = order.state.claim(order.run_id, worker, order.keeper.lease, only=order.only)
                 if claim is None:
-                    if not self._others_pending():
+                    # a unit may wait for its next attempt, or another worker's may yet fail
+                    if not order.state.has_claimable_later(order.run_id, only=order.only):
                         return
                     self._stop.wait(_IDLE_S)
                     continue
-                wait = self._attempt(claim, reader)
-                if wait:
-                    self._stop.wait(wait)
+                with order.keeper.holding(claim):
+                    self._attempt(claim, reader)
 
-    def _others_pending(self) -> bool:
-        """Another worker's running unit may yet fail and become claimable again."""
-        if self._parallel == 1:
-            return False
-        return self._order.state.has_claimable_later(self._order.run_id, only=self._order.only)
-
-    def _attempt(self, claim: Claim, reader: UnitReader) -> float:
-        """One attempt at one unit. Returns the seconds to wait before the next claim."""
+    def _attempt(self, claim: Claim, reader: UnitReader) -> None:
+        """One attempt at one unit; its failure is recorded, not raised, unless the lease is lost."""
         order = self._order
         started = time.monotonic()
         try:
             parts = self._write(claim, reader)
             seconds = time.monotonic() - started
             order.keeper.check()
-            order.state.commit_unit(claim, parts, order.keeper.lease, seconds=seconds)
+            order.state.commit_unit(
+                claim,
+                parts,
+                order.keeper.lease,
+                seconds=seconds,
+                file_format=order.options.format,
+                compression=order.options.codec or "none",
+            )
         except Exception as error:  # noqa: BLE001 - every failure of a unit is classified and recorded
-            return self._record_failure(claim, reader.classify(error))
+            self._record_failure(claim, reader.classify(error))
+            return
         fault_point("after_unit_commit")
         self._events.put(
             UnitCommitted(
@@ -153,7 +154,6 @@ class WorkerPool:
                 parts=tuple(parts),
             )
         )
-        return 0.0
 
     def _write(self, claim: Claim, reader: UnitReader) -> list[Part]:
         order = self._order
@@ -165,27 +165,28 @@ class WorkerPool:
         # the first unit always leaves a part, so that an empty table still shows its schema
         return SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)
 
-    def _record_failure(self, claim: Claim, error: RivetError) -> float:
+    def _record_failure(self, claim: Claim, error: RivetError) -> None:
         order = self._order
         stopping = self._stop.is_set()
         if error.code == "RIVET_STATE_LEASE_LOST":
             raise error
         error.unit = claim.unit.index
-        final = not error.retryable or claim.attempt >= order.max_attempts
+        final = not error.retryable or claim.last_try
+        wait = backoff_s(claim.tries, order.retry_backoff_ms, error)
         record = error_object(error, with_message=False)
-        order.state.fail_unit(claim, record, order.keeper.lease, final=final and not stopping)
+        # the pause is the unit's, not the worker's: other units go on meanwhile
+        order.state.fail_unit(
+            claim, record, order.keeper.lease, final=final and not stopping, retry_after_s=wait
+        )
         if stopping:
-            return 0.0
+            return
         self._events.put(UnitFailed(claim.unit, error, claim.attempt, final))
-        if final:
+        if error.code in PLAN_IS_STALE:
+            self._fail_run(error)
+        elif final:
             with self._lock:
                 self.errors.append(error)
             if error.stops_run:
                 self._stop.set()
-            return 0.0
-        if error.code in PLAN_IS_STALE:
-            self._fail_run(error)
-            return 0.0
-        wait = backoff_s(claim.attempt, order.retry_backoff_ms, error)
-        self._events.put(RunNote(f"unit {claim.unit.index}: {error.code}, next attempt in {wait:.1f} s"))
-        return wait
+        else:
+            self._events.put(RunNote(f"unit {claim.unit.index}: {error.code}, next attempt in {wait:.1f} s"))

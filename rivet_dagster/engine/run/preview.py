@@ -1,0 +1,42 @@
+"""What a run would do, for people who want to see it first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rivet_dagster.engine.plan.planner import Plan, plan_export
+from rivet_dagster.engine.plan.units import WorkUnit
+from rivet_dagster.engine.sources.base import SourceFacts
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.run.engine import Engine
+
+_SHOWN = 10
+
+
+def preview(engine: Engine, name: str) -> str:
+    """The plan of a fresh run of ``name`` as text: units, reason, and what becomes of each column."""
+    export = engine.export(name)
+    cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.mode == "incremental" else None
+    with engine.source(export).planner(snapshot=export.mode in {"full", "incremental"}) as planner:
+        plan = plan_export(export, planner, cursor.value if cursor else None)
+        return _text(name, plan, planner.facts)
+
+
+def _text(name: str, plan: Plan, facts: SourceFacts) -> str:
+    rows = f"about {facts.est_rows} rows" if facts.est_rows else "an unknown number of rows"
+    lines = [f"{name}: {plan.strategy}, {len(plan.units)} units, {rows}", f"  why: {plan.reason}"]
+    lines += [f"  {_unit(u)}" for u in plan.units[:_SHOWN]]
+    if len(plan.units) > _SHOWN:
+        lines.append(f"  ... and {len(plan.units) - _SHOWN} more")
+    width = max(len(c.name) for c in facts.columns)
+    for column in facts.columns:
+        form = f", {column.text_form}" if column.text_form else ""
+        kind = f"{column.native_type} -> {column.arrow} ({column.fidelity}{form})"
+        lines.append(f"  {column.name:{width}}  {kind}")
+    return "\n".join(lines)
+
+
+def _unit(unit: WorkUnit) -> str:
+    bounds = f" {unit.start_key or ''} .. {unit.end_key or ''}" if unit.start_key or unit.end_key else ""
+    return f"unit {unit.index} ({unit.kind}){bounds}"
