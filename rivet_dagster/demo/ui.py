@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -37,8 +38,10 @@ def serve_ui(files: DemoFiles) -> None:
         with own_group(command, folder=files.root, log=log, death=signal.SIGTERM) as ui:
             _await(ui, url, log, progress)
             print(f"Dagster is at  {url}/asset-groups\nCtrl-C ends it. Its log: {log}", flush=True)
-            ui.wait()
-            raise DemoError(f"Dagster ended by itself; see {log}")
+            with contextlib.suppress(KeyboardInterrupt):
+                ui.wait()
+                raise DemoError(f"Dagster ended by itself; see {log}")
+    print("Stopped.", file=sys.stderr)
 
 
 def _await(ui: subprocess.Popen[bytes], url: str, log: Path, progress: Progress) -> None:

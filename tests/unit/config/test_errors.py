@@ -471,7 +471,7 @@ EXPORT_CASES: list[tuple[str, dict[str, Any], str, str | None, int, str]] = [
 
 
 @pytest.mark.parametrize(("lines", "arguments", "code", "field", "line", "words"), EXPORT_CASES)
-def test_a_wrong_export(  # noqa: PLR0917 - the columns of the table
+def test_a_wrong_export(
     lines: str, arguments: dict[str, Any], code: str, field: str | None, line: int, words: str
 ) -> None:
     error = refused(config(lines, **arguments))
