@@ -21,4 +21,5 @@ def _config_path() -> Path:
     return path
 
 
-defs = build_rivet_definitions(_config_path())
+# the reaper runs from the start here: without it a killed run stays Started until a person looks
+defs = build_rivet_definitions(_config_path(), reaper=True)
