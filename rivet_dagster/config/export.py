@@ -58,6 +58,7 @@ class ExportConfig(Section):
     chunk_checkpoint: Flag = False
     chunk_max_attempts: Annotated[Int, Field(ge=1)] | None = None
     keyset_incremental: Flag = False
+    consistency: Literal["snapshot", "chunk"] | None = None
     parallel: Annotated[Int, Field(ge=1)] = 1
     wave: Annotated[Int, Field(ge=0)] | None = None
     parallel_safe: Flag | None = None
@@ -128,6 +129,11 @@ class ExportConfig(Section):
             return _PROFILE_CODEC[self.compression_profile]
         level = self.compression_level
         return (self.compression, _DEFAULT_LEVEL.get(self.compression) if level is None else level)
+
+    @property
+    def reads_one_snapshot(self) -> bool:
+        """Whether all units of a run read the same snapshot, rather than each its own."""
+        return self.consistency == "snapshot" or (self.consistency is None and self.mode != "chunked")
 
     @property
     def chunk_strategy(self) -> Literal["key", "count", "memory", "size"] | None:

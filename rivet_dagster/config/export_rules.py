@@ -50,6 +50,7 @@ def export_problems(export: ExportConfig, context: Context) -> Iterator[Problem]
     yield from _chunk_place(export)
     if export.mode == "chunked":
         yield from _chunked(export)
+    yield from _consistency(export)
     yield from _time_window(export)
     yield from _partition(export)
     yield from _cdc(export)
@@ -193,6 +194,21 @@ def _chunked(export: ExportConfig) -> Iterator[Problem]:
             ("chunk_max_attempts",),
             "`chunk_max_attempts` needs `chunk_checkpoint: true`",
             "add `chunk_checkpoint: true`",
+        )
+
+
+def _consistency(export: ExportConfig) -> Iterator[Problem]:
+    if export.consistency == "chunk" and export.mode != "chunked":
+        yield Problem(
+            ("consistency",),
+            f"`mode: {export.mode}` reads one snapshot",
+            "remove `consistency`, or set `mode: chunked`",
+        )
+    if export.consistency == "snapshot" and export.chunk_checkpoint:
+        yield Problem(
+            ("chunk_checkpoint",),
+            "`chunk_checkpoint` has no effect with `consistency: snapshot`: a snapshot ends with its run",
+            "remove one of the two",
         )
 
 

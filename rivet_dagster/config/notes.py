@@ -82,6 +82,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "chunk_checkpoint": "Keep finished chunks of a stopped run.",
         "chunk_max_attempts": "Tries of a chunk; `max_retries` + 1 when absent. Needs `chunk_checkpoint`.",
         "keyset_incremental": "Go on after the last key of the last run.",
+        "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "
+        "`mode: chunked`, where it is the default (addition of this project).",
         "parallel": "Workers at most; each opens a connection.",
         "wave": "Order that a planner wrote down.",
         "parallel_safe": "A planner's word that this export may overlap with others.",

@@ -150,7 +150,7 @@ def plan_keyset(export: ExportConfig, planner: Planner) -> Plan:
         spec = {"column": key, "gt": low, "le": high}
         units.append(WorkUnit(index, UnitKind.KEY, "", spec, low, high, size if facts.est_rows else None))
     reason = f"{len(units)} ranges of {key}, about {size} rows each, boundaries sampled from the table"
-    return Plan("keyset", _label_by_index(units), "chunk", resumable=True, reason=reason)
+    return chunk_plan("keyset", _label_by_index(units), planner, reason)
 
 
 def plan_range(export: ExportConfig, planner: Planner) -> Plan:
@@ -178,7 +178,14 @@ def plan_range(export: ExportConfig, planner: Planner) -> Plan:
         labelled = (*labelled, nulls)
     if not labelled:
         labelled = _label_by_index([WorkUnit(0, UnitKind.WHOLE, "", {})])
-    return Plan("chunked", labelled, "chunk", True, f"{len(labelled)} ranges of {column}")
+    return chunk_plan("chunked", labelled, planner, f"{len(labelled)} ranges of {column}")
+
+
+def chunk_plan(strategy: str, units: tuple[WorkUnit, ...], planner: Planner, reason: str) -> Plan:
+    """Units that mean the same in any snapshot; each reads its own unless the run holds one for all."""
+    if planner.snapshot_id() is None:
+        return Plan(strategy, units, "chunk", resumable=True, reason=reason)
+    return Plan(strategy, units, "snapshot", resumable=False, reason=f"{reason}, under one snapshot")
 
 
 def range_column(export: ExportConfig, facts: SourceFacts) -> str:

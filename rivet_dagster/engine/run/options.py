@@ -71,7 +71,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
             mode="json",
             include={
                 "name", "query", "query_file", "table", "mode", "cursor_column", "chunk_column", "chunk_size",
-                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "format", "compression",
+                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "consistency", "format", "compression",
                 "compression_level", "compression_profile", "parquet", "max_file_size",
             },
         ),

@@ -152,7 +152,7 @@ class Session:
     def _open_source(self) -> None:
         """Open the planning connection, and fix now what the readers will hold the source to."""
         source = self.engine.source(self.export)
-        snapshot = self.export.mode in {"full", "incremental"}
+        snapshot = self.export.reads_one_snapshot
         planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         options = write_options(self.export)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
