@@ -54,11 +54,12 @@ class ExportConfig(Section):
     chunk_size_memory_mb: Annotated[Int, Field(ge=1)] | None = None
     chunk_count: Annotated[Int, Field(ge=1)] | None = None
     chunk_by_days: Annotated[Int, Field(ge=1)] | None = None
-    chunk_by_key: Name | None = None
+    chunk_by_key: Name | TextList | None = None
     chunk_checkpoint: Flag = False
     chunk_max_attempts: Annotated[Int, Field(ge=1)] | None = None
     keyset_incremental: Flag = False
     consistency: Literal["snapshot", "chunk"] | None = None
+    allow_scan: Flag = False
     parallel: Annotated[Int, Field(ge=1)] = 1
     wave: Annotated[Int, Field(ge=0)] | None = None
     parallel_safe: Flag | None = None
@@ -129,6 +130,12 @@ class ExportConfig(Section):
             return _PROFILE_CODEC[self.compression_profile]
         level = self.compression_level
         return (self.compression, _DEFAULT_LEVEL.get(self.compression) if level is None else level)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of ``chunk_by_key`` in their order; empty without it."""
+        key = self.chunk_by_key
+        return () if key is None else (key,) if isinstance(key, str) else key
 
     @property
     def reads_one_snapshot(self) -> bool:

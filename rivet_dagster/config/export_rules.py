@@ -185,6 +185,13 @@ def _chunked(export: ExportConfig) -> Iterator[Problem]:
             yield Problem(
                 (key,), f"`{key}` needs `table`: a query has no index or size to look up", "use `table`"
             )
+    yield from _key_list(export)
+    if export.chunk_by_days is not None and export.chunk_column is None:
+        yield Problem(("chunk_by_days",), "`chunk_by_days` needs `chunk_column`", "add `chunk_column:`")
+    if export.chunk_by_days is not None:
+        for key in ("chunk_size", "chunk_size_memory_mb"):
+            if key in used:
+                yield Problem((key,), f"`{key}` has no effect with `chunk_by_days`", f"remove `{key}`")
     if export.keyset_incremental and export.chunk_by_key is None:
         yield Problem(
             ("keyset_incremental",), "`keyset_incremental` needs `chunk_by_key`", "add `chunk_by_key:`"
@@ -195,6 +202,17 @@ def _chunked(export: ExportConfig) -> Iterator[Problem]:
             "`chunk_max_attempts` needs `chunk_checkpoint: true`",
             "add `chunk_checkpoint: true`",
         )
+
+
+def _key_list(export: ExportConfig) -> Iterator[Problem]:
+    key = export.chunk_by_key
+    if key is None or isinstance(key, str):
+        return
+    path = ("chunk_by_key",)
+    if not key or not all(name.strip() for name in key):
+        yield Problem(path, "the list of key columns is empty or holds an empty name", "name the columns")
+    elif len(set(key)) < len(key):
+        yield Problem(path, "a key column stands twice in the list", "name every column once")
 
 
 def _consistency(export: ExportConfig) -> Iterator[Problem]:

@@ -53,8 +53,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("export", "mode", ("full", "incremental", "chunked"), "use full, incremental or chunked"),
     Feature("export", "incremental_cursor_mode", ("single_column",), "use one cursor column without NULLs"),
     Feature("export", "settle", (None,), "bound the rows in `query:`"),
-    Feature("export", "chunk_by_days", (None,), "chunk by an integer column or a key"),
-    Feature("export", "chunk_dense", (False,), "use `chunk_by_key`"),
     Feature("export", "keyset_incremental", (False,), "use `mode: incremental`"),
     Feature("export", "partition_by", (None,), "write one export for each range"),
     Feature("export", "quality", (None,), "add asset checks in Dagster"),

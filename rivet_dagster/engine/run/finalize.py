@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import IntegrityError
-from rivet_dagster.engine.plan.planner import CursorWindow
+from rivet_dagster.engine.plan.plan import CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point

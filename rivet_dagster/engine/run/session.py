@@ -12,7 +12,8 @@ from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
-from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
+from rivet_dagster.engine.plan.plan import CursorWindow, Plan
+from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted

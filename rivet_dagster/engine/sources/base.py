@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,8 +37,9 @@ class Heap:
 class SourceFacts:
     """What planning needs to know about an export's source, read once.
 
-    est_rows: None when unknown (never analysed). key: NOT NULL unique single columns.
-    integer: names of integer columns. nullable: names that may hold NULL.
+    est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
+    composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
+    indexed (an index begins with it): names.
     signature: changes when the columns do.
     """
 
@@ -49,9 +50,11 @@ class SourceFacts:
     est_rows: int | None
     bytes: int | None
     unique_keys: tuple[str, ...]
+    composite_keys: tuple[tuple[str, ...], ...]
     primary_key: tuple[str, ...]
     integer_columns: frozenset[str]
     nullable: frozenset[str]
+    indexed: frozenset[str]
     relation: Any = None
     notes: tuple[str, ...] = field(default=())
 
@@ -83,11 +86,15 @@ class Planner(Protocol):
 
     def snapshot_id(self) -> str | None: ...
 
+    def text_bounds(self, column: str) -> tuple[str, str] | None: ...
+
     def integer_bounds(self, column: str) -> tuple[int, int] | None: ...
 
     def has_nulls(self, column: str) -> bool: ...
 
-    def key_boundaries(self, column: str, ranges: int) -> list[str]: ...
+    def key_boundaries(self, columns: Sequence[str], ranges: int) -> list[tuple[str, ...]]: ...
+
+    def row_boundaries(self, column: str, rows: int) -> list[str]: ...
 
     def cursor_bounds(self, column: str, after: str | None) -> CursorBounds: ...
 

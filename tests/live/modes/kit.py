@@ -17,7 +17,7 @@ import yaml
 from rivet_dagster.config import load_config
 from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.run.engine import Engine
-from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
+from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES, Manifest
 from rivet_dagster.engine.verify.manifest_reader import parse_manifest
 from tests.services.postgres import TestDatabase
@@ -28,6 +28,12 @@ class Ran:
     plan: RunPlan
     events: tuple[RunEvent, ...]
     outcome: RunOutcome
+
+    @property
+    def units(self) -> list[UnitCommitted]:
+        """In plan order."""
+        found = [e for e in self.events if isinstance(e, UnitCommitted)]
+        return sorted(found, key=lambda e: e.unit.index)
 
     @property
     def notes(self) -> str:
@@ -59,10 +65,13 @@ class Project:
         path.write_text(yaml.safe_dump({"source": source, "exports": [export]}))
         return Engine(load_config(path), state_url="")
 
+    def engine_with(self, **keys: Any) -> Engine:
+        self.keys |= keys
+        return self.engine()
+
     def run(self, between: Callable[[], None] | None = None, **keys: Any) -> Ran:
         """One run. ``between``: called when the units are planned and none is read."""
-        self.keys |= keys
-        with self.engine() as engine, engine.session("o", holder="test", lock_wait=0) as session:
+        with self.engine_with(**keys) as engine, engine.session("o", holder="test", lock_wait=0) as session:
             plan = session.plan()
             if between is not None:
                 between()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError
+from rivet_dagster.engine.errors import ConfigError, EnvironmentFault, RefusalError, RivetError
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
 from rivet_dagster.engine.sources.postgres import catalog, connect
@@ -37,11 +37,20 @@ _NAN = {"float4", "float8", "numeric"}
 #: key itself, not by its text, whose order is another one.
 _BOUNDARIES = """
 WITH sample AS (
-  SELECT {key} AS k, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
+  SELECT {select}, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
   FROM {source} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (42)
-), ranked AS (SELECT k, r, (r * {ranges} - 1) / n AS slice FROM sample),
-lasts AS (SELECT DISTINCT ON (slice) k, slice FROM ranked ORDER BY slice, r DESC)
-SELECT lasts.k::text AS boundary FROM lasts WHERE slice < {ranges} - 1 ORDER BY lasts.k"""
+), ranked AS (SELECT {names}, r, (r * {ranges} - 1) / n AS slice FROM sample),
+lasts AS (SELECT DISTINCT ON (slice) {names}, slice FROM ranked ORDER BY slice, r DESC)
+SELECT {texts} FROM lasts WHERE slice < {ranges} - 1 ORDER BY slice"""
+
+#: The value of every {rows}-th row in the order of the column, equal ones once; not the greatest value.
+_ROW_BOUNDARIES = """
+WITH numbered AS (
+  SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,
+    count(*) OVER (ORDER BY {name}) AS up_to, count(*) OVER () AS n
+  FROM {source} WHERE {name} IS NOT NULL
+), cuts AS (SELECT DISTINCT ON (k) k, r FROM numbered WHERE r % {rows} = 0 AND up_to < n ORDER BY k, r)
+SELECT k::text FROM cuts ORDER BY r"""
 
 
 def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
@@ -176,14 +185,19 @@ class PostgresPlanner:
         found = {quote_relation(leaf.schema, leaf.name): leaf.oid for leaf in self.relation.leaves}
         return {**found, self.relation.sql: self.relation.oid}
 
-    def integer_bounds(self, column: str) -> tuple[int, int] | None:
-        """(min, max) of an integer column, None when it has no value."""
+    def text_bounds(self, column: str) -> tuple[str, str] | None:
+        """(min, max) of a column as the server's text, None when it has no value."""
         name = quote_ident(column)
         row = self._query(f"SELECT min({name})::text, max({name})::text FROM {self._from()}")
-        if row is None or row[0] is None:
+        return None if row is None or row[0] is None else (str(row[0]), str(row[1]))
+
+    def integer_bounds(self, column: str) -> tuple[int, int] | None:
+        """(min, max) of an integer column, None when it has no value."""
+        bounds = self.text_bounds(column)
+        if bounds is None:
             return None
         try:
-            return int(row[0]), int(row[1])
+            return int(bounds[0]), int(bounds[1])
         except ValueError as error:
             raise RefusalError(
                 f"bounds of '{column}' are not integers", code="RIVET_PLAN_BOUNDS_UNREADABLE"
@@ -194,22 +208,46 @@ class PostgresPlanner:
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
 
-    def key_boundaries(self, column: str, ranges: int) -> list[str]:
+    def key_boundaries(self, columns: Sequence[str], ranges: int) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
-        Sampled by block, sorted by the server, so the column's own order and collation decide.
+        Sampled by block, sorted by the server, so the columns' own order and collation decide.
         """
         if ranges <= 1 or self.relation is None:
             return []
         rows, pages = self.facts.est_rows or 0, max(self.relation.pages, 1)
         share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
         percent = min(100.0, 100.0 * share)
-        name = quote_ident(column)
-        with self._asking():
-            found = self._connection.execute(
-                _BOUNDARIES.format(key=name, source=self._from(), percent=f"{percent:.6f}", ranges=ranges)
-            ).fetchall()
-        return [str(row[0]) for row in found]
+        names = [f"k{i}" for i in range(len(columns))]
+        quoted = [quote_ident(column) for column in columns]
+        statement = _BOUNDARIES.format(
+            select=", ".join(f"{column} AS {name}" for column, name in zip(quoted, names, strict=True)),
+            key=", ".join(quoted),
+            names=", ".join(names),
+            texts=", ".join(f"{name}::text" for name in names),
+            source=self._from(),
+            percent=f"{percent:.6f}",
+            ranges=ranges,
+        )
+        return [tuple(str(value) for value in row) for row in self._rows(statement)]
+
+    def row_boundaries(self, column: str, rows: int) -> list[str]:
+        """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
+
+        Raises ConfigError for a type without an order.
+        """
+        statement = _ROW_BOUNDARIES.format(name=quote_ident(column), source=self._from(), rows=int(rows))
+        try:
+            return [str(row[0]) for row in self._rows(statement)]
+        except RivetError as error:
+            if error.sqlstate != "42883":
+                raise
+            raise ConfigError(
+                f"the type of '{column}' has no order",
+                code="RIVET_CONFIG_CHUNK_KEY_UNSUITABLE",
+                field="chunk_column",
+                fix="name a column that can be sorted",
+            ) from error
 
     def cursor_bounds(self, column: str, after: str | None) -> CursorBounds:
         """The highest cursor value past ``after`` in this snapshot. Refuses values that end the order."""
@@ -255,10 +293,13 @@ class PostgresPlanner:
                 with self._source.connector.transaction(connection, search_path=False):
                     yield
 
-    def _query(self, statement: str) -> tuple[Any, ...] | None:
+    def _rows(self, statement: str) -> list[tuple[Any, ...]]:
         with self._asking():
-            row = self._connection.execute(statement).fetchone()
-            return None if row is None else tuple(row)
+            return [tuple(row) for row in self._connection.execute(statement)]
+
+    def _query(self, statement: str) -> tuple[Any, ...] | None:
+        rows = self._rows(statement)
+        return rows[0] if rows else None
 
     def _one(self, statement: str) -> Any:
         row = self._query(statement)
@@ -337,8 +378,8 @@ def _facts(
     integers = frozenset(c.name for c in columns if c.wire in {Wire.INT16, Wire.INT32, Wire.INT64})
     if relation is None:
         names = frozenset(c.name for c in columns)
-        return SourceFacts(None, None, columns, (), None, None, (), (), integers, names)
-    keys = tuple(k.columns[0] for k in relation.unique_keys if len(k.columns) == 1 and k.not_null)
+        return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())
+    unique = [k.columns for k in relation.unique_keys if k.not_null]
     rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
     assert version is not None
     return SourceFacts(
@@ -348,9 +389,11 @@ def _facts(
         _heaps(relation, version),
         rows,
         relation.bytes,
-        keys,
+        tuple(columns[0] for columns in unique if len(columns) == 1),
+        tuple(columns for columns in unique if len(columns) > 1),
         relation.primary_key,
         integers,
         frozenset(c.name for c in columns if c.nullable),
+        relation.indexed,
         relation=relation,
     )
