@@ -138,6 +138,11 @@ class ExportConfig(Section):
         return () if key is None else (key,) if isinstance(key, str) else key
 
     @property
+    def accumulates(self) -> bool:
+        """Whether a run goes on where the last one stopped, and adds its files to those."""
+        return self.mode == "incremental" or self.keyset_incremental
+
+    @property
     def reads_one_snapshot(self) -> bool:
         """Whether all units of a run read the same snapshot, rather than each its own."""
         return self.consistency == "snapshot" or (self.consistency is None and self.mode != "chunked")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rivet_dagster.engine.plan.guards import require_column
+from rivet_dagster.engine.plan.guards import refuse_scan, require_column
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan, label_by_index
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.plan.whole import plan_full
-from rivet_dagster.engine.sources.base import Planner
+from rivet_dagster.engine.sources.base import Cursor, Planner, Settle, SourceFacts
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -18,27 +18,56 @@ if TYPE_CHECKING:
 def plan_incremental(export: ExportConfig, planner: Planner, watermark: str | None) -> Plan:
     """(watermark, bound], the bound pinned in the snapshot that is read.
 
-    The first run reads everything, rows without a cursor value included.
+    The first run reads everything up to the bound, and the rows without a cursor value.
     """
-    name = export.cursor_column
-    assert name is not None
-    require_column(planner.facts, export.name, "cursor_column", name)
-    bounds = planner.cursor_bounds(name, watermark)
-    window = CursorWindow(name, bounds.native_type, watermark, bounds.high)
-    if watermark is None:
-        plan = plan_full(planner)
-        reason = f"first run: the whole table up to the pinned bound, {plan.reason}"
-        return replace(plan, strategy="incremental", cursor=window, reason=reason)
-    if bounds.high is None:
-        reason = f"no row with {name} past the watermark"
+    cursor = cursor_of(export)
+    settle = settle_of(export)
+    _require(export, planner.facts, cursor, settle)
+    bounds = planner.cursor_bounds(cursor, watermark, settle)
+    window = CursorWindow(cursor.identity, bounds.native_type, watermark, bounds.high)
+    notes = (bounds.held,) if bounds.held else ()
+    if bounds.high is None and (watermark is not None or bounds.held):
+        reason = bounds.held or f"no row with {cursor.identity} past the watermark"
         return Plan("incremental", (), "snapshot", False, reason, window, skip_reason=reason)
-    spec = {"column": name, "gt": watermark, "le": bounds.high}
+    if watermark is None:
+        return _first_run(planner, cursor, window, bounds.held is not None, notes)
+    spec = {**cursor.spec(), "gt": watermark, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, watermark, bounds.high)
-    return Plan(
-        "incremental",
-        label_by_index([unit]),
-        "snapshot",
-        False,
-        f"rows with {name} past the watermark",
-        window,
-    )
+    reason = f"rows with {cursor.identity} past the watermark"
+    return Plan("incremental", label_by_index([unit]), "snapshot", False, reason, window, notes=notes)
+
+
+def _first_run(
+    planner: Planner, cursor: Cursor, window: CursorWindow, bounded: bool, notes: tuple[str, ...]
+) -> Plan:
+    """The whole table; when rows past the bound are held back, what is read leaves them out."""
+    plan = plan_full(planner)
+    units = plan.units
+    if bounded:
+        bound = {**cursor.spec(), "le": window.high}
+        units = tuple(replace(unit, spec={**unit.spec, **bound}) for unit in units)
+    if set(cursor.columns) <= planner.facts.nullable:
+        notes = (*notes, f"rows whose {cursor.identity} is NULL are read by a first run only")
+    reason = f"first run: the whole table up to the pinned bound, {plan.reason}"
+    return replace(plan, strategy="incremental", units=units, cursor=window, reason=reason, notes=notes)
+
+
+def cursor_of(export: ExportConfig) -> Cursor:
+    """The cursor that an incremental export names, or the key that ``keyset_incremental`` follows."""
+    if export.keyset_incremental:
+        return Cursor(export.key_columns[0])
+    assert export.cursor_column is not None
+    return Cursor(export.cursor_column, export.cursor_fallback_column)
+
+
+def settle_of(export: ExportConfig) -> Settle | None:
+    block = export.settle
+    return None if block is None else Settle(block.seconds, block.column)
+
+
+def _require(export: ExportConfig, facts: SourceFacts, cursor: Cursor, settle: Settle | None) -> None:
+    for key, name in zip(("cursor_column", "cursor_fallback_column"), cursor.columns, strict=False):
+        require_column(facts, export.name, key, name)
+    if settle is not None and settle.column is not None:
+        require_column(facts, export.name, "settle", settle.column)
+    refuse_scan(export, facts, "cursor_column", cursor.columns)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError
 from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column
-from rivet_dagster.engine.plan.plan import Plan, chunk_plan, label_by_index, with_nulls
+from rivet_dagster.engine.plan.plan import (
+    KEYSET_INCREMENTAL,
+    CursorWindow,
+    Plan,
+    chunk_plan,
+    label_by_index,
+    with_nulls,
+)
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
-from rivet_dagster.engine.sources.base import Planner, SourceFacts
+from rivet_dagster.engine.sources.base import Cursor, Planner, SourceFacts
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -32,6 +41,45 @@ def plan_keyset(export: ExportConfig, planner: Planner) -> Plan:
     name = ", ".join(key)
     reason = f"{len(units)} ranges of {name}, about {size} rows each, boundaries sampled from the table"
     return chunk_plan("keyset", label_by_index(units), planner, reason)
+
+
+def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: str | None) -> Plan:
+    """Ranges of the key past the last one that a run finished with, up to the pinned last one of now."""
+    facts = planner.facts
+    key = export.key_columns
+    require_key(export, facts, key)
+    name, size = key[0], chunk_rows(export, facts)
+    found = planner.cursor_bounds(Cursor(name), watermark, None)
+    window: CursorWindow | None = CursorWindow(name, found.native_type, watermark, found.high)
+    if found.high is None:
+        reason = f"no row with {name} past the last key"
+        if watermark is not None:
+            return Plan(KEYSET_INCREMENTAL, (), "chunk", False, reason, window, skip_reason=reason)
+        units = [WorkUnit(0, UnitKind.WHOLE, "", {})]
+        window = None
+    else:
+        if watermark is None:
+            ranges = max(1, -(-(facts.est_rows or 0) // size))
+            cuts = [cut[0] for cut in planner.key_boundaries(key, ranges, found.high)]
+        else:
+            # the estimate says nothing about the new rows; their part of the index is short
+            cuts = planner.row_boundaries(name, size, watermark, found.high)
+        units = [
+            WorkUnit(i, UnitKind.KEY, "", {"column": name, "gt": low, "le": high}, low, high)
+            for i, (low, high) in enumerate(itertools.pairwise([watermark, *cuts, found.high]))
+        ]
+    plan = chunk_plan(KEYSET_INCREMENTAL, label_by_index(units), planner, f"{len(units)} ranges of {name}")
+    return replace(plan, cursor=window)
+
+
+def window_of(units: Sequence[WorkUnit], facts: SourceFacts) -> CursorWindow | None:
+    """The window of a run of ``plan_keyset_incremental`` from its units, as the state keeps them."""
+    first, last = units[0], units[-1]
+    if first.kind is not UnitKind.KEY:
+        return None
+    column = facts.column(first.spec["column"])
+    native = column.native_type if column else ""
+    return CursorWindow(first.spec["column"], native, first.spec["gt"], last.spec["le"])
 
 
 def plan_dense(export: ExportConfig, planner: Planner) -> Plan:

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.base import Planner
 
+#: A chunked run that goes on after the last key of the run before.
+KEYSET_INCREMENTAL = "keyset_incremental"
+#: Strategies whose runs add to the folder; any other is a whole pass, which replaces what was there.
+ACCUMULATING = frozenset({"incremental", KEYSET_INCREMENTAL})
 MAX_PARTITIONS = 500  # each costs 40 to 75 ms of Dagster events
 
 
 @dataclass(frozen=True, slots=True)
 class CursorWindow:
-    """(low, high] of an incremental run; None: no lower bound (first run)."""
+    """(low, high] of a run with a cursor, named by its identity; low None: a first run."""
 
     column: str
     native_type: str
@@ -26,6 +30,7 @@ class Plan:
     """consistency: ``snapshot`` (all units read one snapshot) or ``chunk`` (each its own).
 
     resumable: the units mean the same in a later snapshot. skip_reason: there is nothing to do.
+    notes: what a person should know about the run.
     """
 
     strategy: str
@@ -35,6 +40,7 @@ class Plan:
     reason: str
     cursor: CursorWindow | None = None
     skip_reason: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def chunk_plan(strategy: str, units: tuple[WorkUnit, ...], planner: Planner, reason: str) -> Plan:

@@ -9,10 +9,11 @@ from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import plan_days
 from rivet_dagster.engine.plan.guards import chunk_rows, range_column, refuse_scan, refuse_sparse
 from rivet_dagster.engine.plan.incremental import plan_incremental
-from rivet_dagster.engine.plan.keys import plan_dense, plan_keyset
+from rivet_dagster.engine.plan.keys import plan_dense, plan_keyset, plan_keyset_incremental
 from rivet_dagster.engine.plan.plan import Plan, chunk_plan, grid_labels, label_by_index, with_nulls
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.plan.whole import plan_full
+from rivet_dagster.engine.plan.window import plan_time_window
 from rivet_dagster.engine.sources.base import Planner
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ def plan_export(export: ExportConfig, planner: Planner, watermark: str | None) -
         return plan_full(planner)
     if export.mode == "incremental":
         return plan_incremental(export, planner, watermark)
+    if export.mode == "time_window":
+        return plan_time_window(export, planner)
+    if export.keyset_incremental:
+        return plan_keyset_incremental(export, planner, watermark)
     if export.chunk_by_key is not None:
         return plan_keyset(export, planner)
     if export.chunk_by_days is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.names import expand_path
+from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
 from rivet_dagster.engine.run.session import Session
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
 from rivet_dagster.engine.sources.postgres.predicate import Origin
@@ -118,8 +119,9 @@ class Engine:
         One indexed ``max`` on the source; None also for modes without a watermark.
         """
         export = self.export(name)
-        if export.mode != "incremental" or export.cursor_column is None:
+        if not export.accumulates:
             return None
         cursor = self.state.cursor(name, str(self.prefix(export)))
         with self.source(export).planner(snapshot=False) as planner:
-            return planner.cursor_bounds(export.cursor_column, cursor.value if cursor else None).high
+            after = cursor.value if cursor else None
+            return planner.cursor_bounds(cursor_of(export), after, settle_of(export)).high

@@ -71,7 +71,9 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
         "export": export.model_dump(
             mode="json",
             include={
-                "name", "query", "query_file", "table", "mode", "cursor_column", "chunk_column", "chunk_size",
+                "name", "query", "query_file", "table", "mode", "cursor_column",
+                "cursor_fallback_column", "settle", "keyset_incremental", "time_column", "time_column_type",
+                "days_window", "chunk_column", "chunk_size",
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
                 "consistency", "format", "compression",
                 "compression_level", "compression_profile", "parquet", "max_file_size",

@@ -68,14 +68,45 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorBounds:
-    """Bound of a cursor column as the source's own text; None where there is no value.
+class Cursor:
+    """What an incremental export walks along: a column, or the first of two that is not NULL."""
 
-    native_type: the column's type name, which a literal of the bound is cast to.
+    column: str
+    fallback: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What a stored cursor value belongs to."""
+        return self.column if self.fallback is None else f"coalesce({self.column},{self.fallback})"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,) if self.fallback is None else (self.column, self.fallback)
+
+    def spec(self) -> dict[str, str]:
+        """The entries of a unit's spec that name the cursor."""
+        return {"column": self.column} | ({} if self.fallback is None else {"fallback": self.fallback})
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Rows are read once ``column`` (None: the cursor) is ``seconds`` old by the source's clock."""
+
+    seconds: int
+    column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CursorBounds:
+    """Bound of a cursor as the source's own text; None where there is no value to read up to.
+
+    native_type: the cursor's type name. held: rows with a value past ``high`` are left to a later
+    run, for the reason given.
     """
 
     high: str | None
     native_type: str
+    held: str | None = None
 
 
 class Planner(Protocol):
@@ -92,11 +123,17 @@ class Planner(Protocol):
 
     def has_nulls(self, column: str) -> bool: ...
 
-    def key_boundaries(self, columns: Sequence[str], ranges: int) -> list[tuple[str, ...]]: ...
+    def key_boundaries(
+        self, columns: Sequence[str], ranges: int, upto: str | None = None
+    ) -> list[tuple[str, ...]]: ...
 
-    def row_boundaries(self, column: str, rows: int) -> list[str]: ...
+    def row_boundaries(
+        self, column: str, rows: int, after: str | None = None, upto: str | None = None
+    ) -> list[str]: ...
 
-    def cursor_bounds(self, column: str, after: str | None) -> CursorBounds: ...
+    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds: ...
+
+    def today(self) -> int: ...
 
 
 class UnitReader(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from typing import Any
 
 import psycopg
@@ -11,12 +12,19 @@ import pyarrow as pa
 
 from rivet_dagster.engine.errors import ConfigError, EnvironmentFault, RefusalError, RivetError
 from rivet_dagster.engine.plan.units import WorkUnit
-from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
-from rivet_dagster.engine.sources.postgres import catalog, connect
+from rivet_dagster.engine.sources.base import (
+    Cursor,
+    CursorBounds,
+    Heap,
+    Settle,
+    SourceCapabilities,
+    SourceFacts,
+)
+from rivet_dagster.engine.sources.postgres import bounds, catalog, connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
-from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal, quote_relation
+from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import PostgresReader, ReadOptions, ReadOrder, described_types
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
@@ -32,25 +40,6 @@ _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
-
-#: The last key of every (1/ranges)-th of the sample, by rank: any ordered type will do. Sorted by the
-#: key itself, not by its text, whose order is another one.
-_BOUNDARIES = """
-WITH sample AS (
-  SELECT {select}, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
-  FROM {source} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (42)
-), ranked AS (SELECT {names}, r, (r * {ranges} - 1) / n AS slice FROM sample),
-lasts AS (SELECT DISTINCT ON (slice) {names}, slice FROM ranked ORDER BY slice, r DESC)
-SELECT {texts} FROM lasts WHERE slice < {ranges} - 1 ORDER BY slice"""
-
-#: The value of every {rows}-th row in the order of the column, equal ones once; not the greatest value.
-_ROW_BOUNDARIES = """
-WITH numbered AS (
-  SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,
-    count(*) OVER (ORDER BY {name}) AS up_to, count(*) OVER () AS n
-  FROM {source} WHERE {name} IS NOT NULL
-), cuts AS (SELECT DISTINCT ON (k) k, r FROM numbered WHERE r % {rows} = 0 AND up_to < n ORDER BY k, r)
-SELECT k::text FROM cuts ORDER BY r"""
 
 
 def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
@@ -193,11 +182,11 @@ class PostgresPlanner:
 
     def integer_bounds(self, column: str) -> tuple[int, int] | None:
         """(min, max) of an integer column, None when it has no value."""
-        bounds = self.text_bounds(column)
-        if bounds is None:
+        found = self.text_bounds(column)
+        if found is None:
             return None
         try:
-            return int(bounds[0]), int(bounds[1])
+            return int(found[0]), int(found[1])
         except ValueError as error:
             raise RefusalError(
                 f"bounds of '{column}' are not integers", code="RIVET_PLAN_BOUNDS_UNREADABLE"
@@ -208,35 +197,29 @@ class PostgresPlanner:
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
 
-    def key_boundaries(self, columns: Sequence[str], ranges: int) -> list[tuple[str, ...]]:
+    def key_boundaries(
+        self, columns: Sequence[str], ranges: int, upto: str | None = None
+    ) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
         Sampled by block, sorted by the server, so the columns' own order and collation decide.
+        ``upto``: the largest one wanted, of a key of one column.
         """
         if ranges <= 1 or self.relation is None:
             return []
         rows, pages = self.facts.est_rows or 0, max(self.relation.pages, 1)
         share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
-        percent = min(100.0, 100.0 * share)
-        names = [f"k{i}" for i in range(len(columns))]
-        quoted = [quote_ident(column) for column in columns]
-        statement = _BOUNDARIES.format(
-            select=", ".join(f"{column} AS {name}" for column, name in zip(quoted, names, strict=True)),
-            key=", ".join(quoted),
-            names=", ".join(names),
-            texts=", ".join(f"{name}::text" for name in names),
-            source=self._from(),
-            percent=f"{percent:.6f}",
-            ranges=ranges,
-        )
+        statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
-    def row_boundaries(self, column: str, rows: int) -> list[str]:
+    def row_boundaries(
+        self, column: str, rows: int, after: str | None = None, upto: str | None = None
+    ) -> list[str]:
         """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
 
-        Raises ConfigError for a type without an order.
+        after, upto: only rows of (after, upto]. Raises ConfigError for a type without an order.
         """
-        statement = _ROW_BOUNDARIES.format(name=quote_ident(column), source=self._from(), rows=int(rows))
+        statement = bounds.counted_boundaries(self._from(), column, rows, after, upto)
         try:
             return [str(row[0]) for row in self._rows(statement)]
         except RivetError as error:
@@ -249,21 +232,13 @@ class PostgresPlanner:
                 fix="name a column that can be sorted",
             ) from error
 
-    def cursor_bounds(self, column: str, after: str | None) -> CursorBounds:
-        """The highest cursor value past ``after`` in this snapshot. Refuses values that end the order."""
-        name = quote_ident(column)
-        found = self.facts.column(column)
-        native = found.native_type if found else ""
-        where = f" WHERE {name} > {quote_literal(after)}" if after is not None else ""
-        row = self._query(f"SELECT max({name})::text FROM {self._from()}{where}")
-        high = None if row is None or row[0] is None else str(row[0])
-        if high is not None and high.lower() in {"infinity", "nan"}:
-            raise RefusalError(
-                f"cursor column '{column}' holds {high}, past which no row could ever be found",
-                code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
-                field="cursor_column",
-            )
-        return CursorBounds(high, native)
+    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
+        """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
+        return bounds.cursor_bounds(self._query, self._from(), self.facts, cursor, after, settle)
+
+    def today(self) -> int:
+        """The ordinal of the UTC day by the source's clock."""
+        return date.fromisoformat(str(self._one("SELECT (now() AT TIME ZONE 'UTC')::date"))).toordinal()
 
     def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates:
         """Count and statistics of the unit's rows as they are now, by the SQL that reads them (RC2)."""
