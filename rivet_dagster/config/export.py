@@ -18,7 +18,7 @@ from rivet_dagster.config.load import LoadOverride
 from rivet_dagster.config.parquet import ParquetConfig
 from rivet_dagster.config.quality import MetaColumns, QualityConfig
 from rivet_dagster.config.settle import SettleConfig
-from rivet_dagster.config.sizes import parse_size
+from rivet_dagster.config.sizes import parse_duration, parse_size
 from rivet_dagster.config.tuning import TuningConfig
 
 Mode = Literal["full", "incremental", "chunked", "time_window", "cdc"]
@@ -48,6 +48,7 @@ class ExportConfig(Section):
     cursor_fallback_column: Name | None = None
     incremental_cursor_mode: Literal["single_column", "coalesce"] = "single_column"
     settle: SettleConfig | None = None
+    late_rows: Text | None = None
     chunk_column: Name | None = None
     chunk_dense: Flag = False
     chunk_size: Annotated[Int, Field(ge=1)] = DEFAULT_CHUNK_SIZE
@@ -136,6 +137,11 @@ class ExportConfig(Section):
         """The columns of ``chunk_by_key`` in their order; empty without it."""
         key = self.chunk_by_key
         return () if key is None else (key,) if isinstance(key, str) else key
+
+    @property
+    def late_rows_s(self) -> int | None:
+        """Seconds below the watermark in which rows that came late are looked for; None: not at all."""
+        return None if self.late_rows is None else parse_duration(self.late_rows)
 
     @property
     def accumulates(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rivet_dagster.config.base import Context, Problem, Section, unsafe_name
 from rivet_dagster.config.column_types import type_fault
-from rivet_dagster.config.sizes import parse_size
+from rivet_dagster.config.sizes import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from rivet_dagster.config.export import ExportConfig
@@ -142,10 +142,24 @@ def _incremental(export: ExportConfig) -> Iterator[Problem]:
             "`cursor_fallback_column` works only with `incremental_cursor_mode: coalesce`",
             "add the mode, or remove the column",
         )
+    if export.late_rows is not None:
+        yield from _late_rows(export, export.late_rows)
     if export.mode != "incremental":
-        yield from _unused(export, ("cursor_column", "settle"), "mode: incremental")
+        yield from _unused(export, ("cursor_column", "settle", "late_rows"), "mode: incremental")
         if coalesce and fallback:
             yield from _unused(export, ("incremental_cursor_mode",), "mode: incremental")
+
+
+def _late_rows(export: ExportConfig, text: str) -> Iterator[Problem]:
+    path = ("late_rows",)
+    try:
+        parse_duration(text)
+    except ValueError:
+        yield Problem(path, "`late_rows` is not a duration", "write a number and s, m, h or d, e.g. `1d`")
+    if export.settle is not None:
+        yield Problem(path, "`settle` and `late_rows` exclude each other", "keep one of the two")
+    if export.table is None and export.mode == "incremental":
+        yield Problem(path, "`late_rows` needs `table`", "use `table`, or `settle`")
 
 
 def _unused(export: ExportConfig, keys: tuple[str, ...], where: str) -> Iterator[Problem]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import plan_days
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
 
 
-def plan_export(export: ExportConfig, planner: Planner, watermark: str | None) -> Plan:
+def plan_export(
+    export: ExportConfig, planner: Planner, watermark: str | None, seen: Mapping[str, Any] | None = None
+) -> Plan:
     """The plan of one run. ``watermark``: the cursor value that the last run committed, or None.
+
+    seen: which row versions that run read, for ``late_rows``.
 
     Raises ConfigError or RefusalError, naming export and key, before anything is written.
     """
     if export.mode == "full":
         return plan_full(planner)
     if export.mode == "incremental":
-        return plan_incremental(export, planner, watermark)
+        return plan_incremental(export, planner, watermark, seen)
     if export.mode == "time_window":
         return plan_time_window(export, planner)
     if export.keyset_incremental:

@@ -73,6 +73,8 @@ def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:
         return WHOLE_TABLE
     cursor = engine.state.cursor(run.export_name, run.prefix)
     walked = cursor_of(export)
+    if any("versions" in row.unit.spec for row in engine.state.units(run.run_id)):
+        return None  # transactions are told apart for as long as the snapshot lasts
     if cursor is None or cursor.run_id != run.run_id or cursor.column != walked.identity:
         return None
     return WorkUnit(0, UnitKind.WHOLE, "", {**walked.spec(), "le": cursor.value})

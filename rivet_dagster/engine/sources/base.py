@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -109,6 +109,20 @@ class CursorBounds:
     held: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LateBounds:
+    """What a run with ``late_rows`` reads: row versions past ``edge`` that ``versions`` selects.
+
+    high: the new watermark, None when there is no such row. versions: for the spec of the units and for
+    the run after this one.
+    """
+
+    native_type: str
+    edge: str | None
+    high: str | None
+    versions: dict[str, Any]
+
+
 class Planner(Protocol):
     """Questions that planning asks the source, on one connection and inside one snapshot."""
 
@@ -132,6 +146,10 @@ class Planner(Protocol):
     ) -> list[str]: ...
 
     def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds: ...
+
+    def late_bounds(
+        self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
+    ) -> LateBounds: ...
 
     def today(self) -> int: ...
 

@@ -156,7 +156,8 @@ def test_ties_of_an_unsettled_row_wait_for_it(project: Project) -> None:
 def test_names_that_the_statements_use_too(project: Project, cursor: str, age: str) -> None:
     project.db.execute(
         f"CREATE TABLE t (n int, {cursor} int, {age} timestamptz)",
-        "INSERT INTO t SELECT i, i, CASE i WHEN 11 THEN now() ELSE '2024-01-01' END FROM generate_series(1, 12) i",
+        "INSERT INTO t SELECT i, i, CASE i WHEN 11 THEN now() ELSE '2024-01-01' END"
+        " FROM generate_series(1, 12) i",
     )
     project.run(mode="incremental", cursor_column=cursor, settle={"after": "1h", "column": age})
     assert project.rows("n") == dict.fromkeys(range(1, 11), 1)

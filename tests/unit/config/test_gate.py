@@ -88,6 +88,7 @@ def test_a_mistake_comes_before_the_gate() -> None:
         "mode: time_window\ntime_column: a\ndays_window: 3",
         CURSOR + "incremental_cursor_mode: coalesce\ncursor_fallback_column: b",
         CURSOR + "settle: {after: 1h, column: c}",
+        CURSOR + "late_rows: 1d",
         "mode: chunked\nchunk_by_key: id\nkeyset_incremental: true",
         CHUNK + "chunk_dense: true\nchunk_size: 7",
         "mode: chunked",

@@ -79,7 +79,7 @@ def cursor_bounds(
     """
     key = cursor_sql(cursor.column, cursor.fallback)
     past = f"{key} IS NOT NULL" if after is None else f"{key} > {quote_literal(after)}"
-    kind = _native(ask, source, facts, cursor)
+    kind = cursor_type(ask, source, facts, cursor)
     top = _last(ask, source, key, past)
     if top is not None and top.lower() in {"infinity", "nan"}:
         raise RefusalError(
@@ -128,10 +128,10 @@ def _last(ask: Ask, source: str, key: str, where: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _native(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor) -> str:
+def cursor_type(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor) -> str:
+    """The name of the cursor's type; ``date`` for a domain over it too."""
     found = facts.column(cursor.column)
     if cursor.fallback is None and found is not None:
-        # a domain is compared as its base type
         return "date" if pa.types.is_date(found.arrow) else found.native_type
     key = cursor_sql(cursor.column, cursor.fallback)
     row = ask(f"SELECT pg_catalog.pg_typeof((SELECT {key} FROM {source} LIMIT 0))::text")

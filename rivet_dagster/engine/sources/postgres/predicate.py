@@ -77,8 +77,28 @@ def _bounded(spec: Mapping[str, Any]) -> str:
     return " AND ".join(bounds) or "TRUE"
 
 
+def version_sql(versions: Mapping[str, Any]) -> str:
+    """Row versions made by transactions of [low, high); 32 bits of an id are kept with a row.
+
+    ``next`` bounds every id that the snapshot sees, so the missing bits follow from it, up to one turn of
+    the counter back. Ids below 3 stand for rows that were always there.
+    """
+    following = int(versions["next"])
+    full = (
+        f"CASE WHEN xmin::text::bigint < 3 THEN 0 ELSE"
+        f" {following}::bigint - (({following}::bigint - xmin::text::bigint) & 4294967295) END"
+    )
+    low = versions.get("low")
+    return f"({full}) < {int(versions['high'])}" + ("" if low is None else f" AND ({full}) >= {int(low)}")
+
+
+def _selected(spec: Mapping[str, Any]) -> str:
+    versions = spec.get("versions")
+    return _bounded(spec) if versions is None else f"{_bounded(spec)} AND {version_sql(versions)}"
+
+
 def _or_null(spec: Mapping[str, Any]) -> str:
-    return f"({_bounded(spec)} OR {cursor_sql(spec['column'], spec.get('fallback'))} IS NULL)"
+    return f"({_selected(spec)} OR {cursor_sql(spec['column'], spec.get('fallback'))} IS NULL)"
 
 
 def _order(spec: Mapping[str, Any]) -> str:
@@ -115,7 +135,7 @@ def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
         case UnitKind.SPAN:
             return source, f"{quote_ident(spec['column'])} IS NOT NULL AND {_bounded(spec)}", ""
         case UnitKind.WINDOW:
-            return source, _bounded(spec), ""
+            return source, _selected(spec), ""
     raise InternalError(f"unit kind {unit.kind}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -16,11 +16,12 @@ from rivet_dagster.engine.sources.base import (
     Cursor,
     CursorBounds,
     Heap,
+    LateBounds,
     Settle,
     SourceCapabilities,
     SourceFacts,
 )
-from rivet_dagster.engine.sources.postgres import bounds, catalog, connect
+from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
@@ -235,6 +236,14 @@ class PostgresPlanner:
     def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
         """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
         return bounds.cursor_bounds(self._query, self._from(), self.facts, cursor, after, settle)
+
+    def late_bounds(
+        self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
+    ) -> LateBounds:
+        """See ``late.late_bounds``: how far row versions may be read."""
+        late.require_versions(self.relation, self._server)
+        ask, source = self._query, self._from()
+        return late.late_bounds(ask, source, self.facts, self._server, cursor, watermark, seconds, seen)
 
     def today(self) -> int:
         """The ordinal of the UTC day by the source's clock."""
