@@ -11,6 +11,7 @@ from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.names import expand_path
 from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
+from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
 from rivet_dagster.engine.sources.postgres.predicate import Origin
@@ -123,5 +124,10 @@ class Engine:
             return None
         cursor = self.state.cursor(name, str(self.prefix(export)))
         with self.source(export).planner(snapshot=False) as planner:
-            after = cursor.value if cursor else None
-            return planner.cursor_bounds(cursor_of(export), after, settle_of(export)).high
+            walked, after = cursor_of(export), cursor.value if cursor else None
+            if export.late_rows_s is None:
+                return planner.cursor_bounds(walked, after, settle_of(export)).high
+            seen = versions_read(self.state, cursor)
+            found = planner.late_bounds(walked, after, export.late_rows_s, seen)
+            # rows that came late leave the watermark where it is
+            return None if found.high is None else f"{found.high} {seen['high'] if seen else ''}"

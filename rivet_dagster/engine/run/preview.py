@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import WorkUnit
+from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.sources.base import SourceFacts
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ def preview(engine: Engine, name: str) -> str:
     export = engine.export(name)
     cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
     with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
-        plan = plan_export(export, planner, cursor.value if cursor else None)
+        plan = plan_export(
+            export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)
+        )
         return _text(name, plan, planner.facts)
 
 

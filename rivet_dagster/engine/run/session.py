@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
@@ -269,7 +269,9 @@ class Session:
         assert planner is not None
         prefix = str(self.engine.prefix(self.export))
         watermark = self._watermark(prefix, identity) if self.export.accumulates else None
-        plan: Plan = plan_export(self.export, planner, watermark, self._seen(prefix, watermark))
+        cursor = state.cursor(self.export.name, prefix) if watermark is not None else None
+        seen = resume.versions_read(state, cursor)
+        plan: Plan = plan_export(self.export, planner, watermark, seen)
         self._note_drift(planner)
         self._notes.extend(plan.notes)
         self._cursor = plan.cursor
@@ -303,14 +305,6 @@ class Session:
         if cursor.column != cursor_of(self.export).identity or cursor.stream not in ("", stream):
             raise resume_refusal(cursor, self.export, stream)
         return cursor.value
-
-    def _seen(self, prefix: str, watermark: str | None) -> Mapping[str, Any] | None:
-        """Which row versions the run that left the watermark has read, from its units."""
-        cursor = self.engine.state.cursor(self.export.name, prefix)
-        if watermark is None or cursor is None or cursor.run_id is None:
-            return None
-        rows = self.engine.state.units(cursor.run_id)
-        return rows[0].unit.spec.get("versions") if rows else None
 
     def _note_drift(self, planner: PostgresPlanner) -> None:
         accepted = self.engine.state.accepted_schema(self.export.name)

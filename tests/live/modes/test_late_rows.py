@@ -80,6 +80,19 @@ def test_dates_need_not_wait(project: Project) -> None:
     assert project.run().outcome.status == "skipped"
 
 
+def test_a_sensor_sees_late_rows(project: Project) -> None:
+    project.db.execute(TABLE, "INSERT INTO t VALUES (1, now())")
+    tokens = []
+    for row in range(2, 5):
+        project.run(**LATE)
+        with project.engine() as engine:
+            assert engine.source_moved("o") is None
+            project.db.execute(f"INSERT INTO t SELECT {row}, max(at) - interval '1 min' FROM t")
+            tokens.append(engine.source_moved("o"))
+    assert None not in tokens
+    assert len(set(tokens)) == 3
+
+
 def test_partitions(every_db: TestDatabase, project: Project) -> None:
     project.db = every_db
     every_db.execute(
@@ -182,7 +195,7 @@ def test_another_server(project: Project, monkeypatch: pytest.MonkeyPatch) -> No
             connection.execute("SELECT txid_current()")
     project.run(**LATE)
     monkeypatch.setattr(
-        "rivet_dagster.engine.run.session.Session._seen", lambda *_: {"high": 10**15, "cluster": None}
+        "rivet_dagster.engine.run.resume.versions_read", lambda *_: {"high": 10**15, "cluster": None}
     )
     project.db.execute("INSERT INTO t VALUES (2, '2024-01-02')")
     with pytest.raises(RefusalError) as caught:
