@@ -57,7 +57,8 @@ def read_options(write: WriteOptions, tuning: Tuning) -> ReadOptions:
 def checksum_key(export: ExportConfig, facts: SourceFacts) -> str | None:
     """The column whose cell is hashed before every other cell of its row, so that cells which swapped
     rows do not cancel out: the key that the export names, else a single-column primary key."""
-    for name in (export.chunk_by_key, export.chunk_column, export.cursor_column, *facts.primary_key[:1]):
+    single = export.key_columns[0] if len(export.key_columns) == 1 else None
+    for name in (single, export.chunk_column, export.cursor_column, *facts.primary_key[:1]):
         if name is not None and (name not in facts.primary_key or len(facts.primary_key) == 1):
             return name
     return None
@@ -70,8 +71,11 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
         "export": export.model_dump(
             mode="json",
             include={
-                "name", "query", "query_file", "table", "mode", "cursor_column", "chunk_column", "chunk_size",
-                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "format", "compression",
+                "name", "query", "query_file", "table", "mode", "cursor_column",
+                "cursor_fallback_column", "settle", "late_rows", "keyset_incremental",
+                "time_column", "time_column_type", "days_window", "chunk_column", "chunk_size",
+                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
+                "consistency", "format", "compression",
                 "compression_level", "compression_profile", "parquet", "max_file_size",
             },
         ),

@@ -12,7 +12,10 @@ from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
-from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
+from rivet_dagster.engine.plan.incremental import cursor_of
+from rivet_dagster.engine.plan.keys import window_of
+from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow, Plan
+from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
@@ -152,7 +155,7 @@ class Session:
     def _open_source(self) -> None:
         """Open the planning connection, and fix now what the readers will hold the source to."""
         source = self.engine.source(self.export)
-        snapshot = self.export.mode in {"full", "incremental"}
+        snapshot = self.export.reads_one_snapshot
         planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         options = write_options(self.export)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
@@ -224,6 +227,8 @@ class Session:
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
+        if self.export.keyset_incremental:
+            self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
         outstanding = frozenset(
@@ -238,7 +243,8 @@ class Session:
         """Units of the last complete run, done again in a new run that carries the others."""
         state = self.engine.state
         base = state.latest_run(self.export.name, statuses=("completed",))
-        if base is None or base.consistency != "chunk" or base.plan_hash != self._hash:
+        single = base is not None and base.consistency == "chunk" and base.mode not in ACCUMULATING
+        if base is None or not single or base.plan_hash != self._hash:
             self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
             return None
         rows = state.units(base.run_id)
@@ -262,9 +268,12 @@ class Session:
         state, planner = self.engine.state, self._planner
         assert planner is not None
         prefix = str(self.engine.prefix(self.export))
-        watermark = self._watermark(prefix, identity) if self.export.mode == "incremental" else None
-        plan: Plan = plan_export(self.export, planner, watermark)
+        watermark = self._watermark(prefix, identity) if self.export.accumulates else None
+        cursor = state.cursor(self.export.name, prefix) if watermark is not None else None
+        seen = resume.versions_read(state, cursor)
+        plan: Plan = plan_export(self.export, planner, watermark, seen)
         self._note_drift(planner)
+        self._notes.extend(plan.notes)
         self._cursor = plan.cursor
         self._skip_reason = plan.skip_reason
         header = self._new_header(prefix, plan.strategy, plan.consistency)
@@ -289,11 +298,11 @@ class Session:
         """
         cursor = self.engine.state.cursor(self.export.name, prefix)
         last = self.engine.state.latest_run(self.export.name, prefix=prefix)
-        if cursor is None or (last is not None and last.mode != "incremental"):
+        if cursor is None or (last is not None and last.mode not in ACCUMULATING):
             return None
         assert self._planner is not None
         stream = f"{identity}/{self._planner.facts.stream}"
-        if cursor.column != self.export.cursor_column or cursor.stream not in ("", stream):
+        if cursor.column != cursor_of(self.export).identity or cursor.stream not in ("", stream):
             raise resume_refusal(cursor, self.export, stream)
         return cursor.value
 
@@ -386,7 +395,7 @@ def _checksum(file_format: str, key: str | None) -> Checksum | None:
 def resume_refusal(cursor: CursorRow, export: ExportConfig, stream: str) -> RivetError:
     return RefusalError(
         f"the stored cursor belongs to column '{cursor.column}' of {cursor.stream or 'another stream'}, "
-        f"not to '{export.cursor_column}' of {stream}",
+        f"not to '{cursor_of(export).identity}' of {stream}",
         code="RIVET_STATE_CURSOR_OWNER_MISMATCH",
         export=export.name,
         field="cursor_column",
