@@ -194,6 +194,20 @@ def test_a_date_cursor_leaves_the_current_day_alone(project: Project, zone: str)
     assert seen == project.rows("n")  # strictly past the watermark: it is the same day
 
 
+def test_a_run_without_any_value_is_a_whole_pass_too(project: Project) -> None:
+    """It leaves no cursor, and must not bring an older one back."""
+    project.db.execute("CREATE TABLE t (n int)", "INSERT INTO t VALUES (50)")
+    project.run(mode="incremental", cursor_column="n")
+    project.keys = {"mode": "full"}
+    project.run()
+    project.db.execute("TRUNCATE t")
+    project.keys = {"mode": "incremental", "cursor_column": "n"}
+    project.run()
+    project.db.execute("INSERT INTO t VALUES (7), (60)")
+    project.run()
+    assert project.rows("n") == {7: 1, 60: 1}
+
+
 KEYSET: dict[str, Any] = {
     "mode": "chunked",
     "chunk_by_key": "n",
