@@ -10,6 +10,7 @@ import pytest
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
 from tests.live.modes.kit import Project
+from tests.services import rivet_cli
 from tests.services.postgres import TestDatabase
 
 COALESCE: dict[str, Any] = {
@@ -291,6 +292,26 @@ def test_state_holds_the_identity(project: Project, tmp_path: Path) -> None:
     assert cursor is not None
     assert (cursor.column, cursor.value, cursor.type) == ("coalesce(updated,created)", "2024-01-01", "date")
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "keys", [KEYSET, COALESCE | {"late_rows": "1d"}, COALESCE], ids=["key", "late", "coalesce"]
+)
+def test_folders_that_grow_are_whole(project: Project, keys: dict[str, Any]) -> None:
+    """By our own judgement and by the reference's."""
+    project.db.execute("CREATE TABLE t (n int PRIMARY KEY, created timestamp, updated timestamp)")
+    new = "INSERT INTO t SELECT i, timestamp '2024-01-01' + i * interval '1 h' FROM generate_series({}, {}) i"
+    for first in (1, 31, 61):
+        project.db.execute(new.format(first, first + 29), "ANALYZE t")
+        project.run(**keys)
+        with project.engine() as engine:
+            report = engine.validate("o")
+        assert report.passed, report.findings
+    assert project.rows("n") == dict.fromkeys(range(1, 91), 1)
+    project.keys.pop("late_rows", None)
+    project.engine().close()
+    verdict = rivet_cli.validate(project.folder / "rivet.yaml", "o", "full")
+    assert verdict.passed, verdict
 
 
 WINDOW: dict[str, Any] = {"mode": "time_window", "time_column": "at", "days_window": 2}
