@@ -363,3 +363,22 @@ def test_a_window_over_no_time(project: Project) -> None:
         with pytest.raises(ConfigError) as caught:
             project.run(**keys)
         assert caught.value.field == "time_column"
+
+
+@pytest.mark.parametrize(
+    "point", ["after_unit_commit", "before_finalize", "after_manifest_copy", "after_success"]
+)
+@pytest.mark.parametrize(
+    "keys", [KEYSET | {"chunk_checkpoint": True}, COALESCE | {"late_rows": "1d"}], ids=["key", "late"]
+)
+def test_killed_runs_lose_and_repeat_nothing(project: Project, keys: dict[str, Any], point: str) -> None:
+    project.db.execute("CREATE TABLE t (n int PRIMARY KEY, created timestamp, updated timestamp)")
+    new = "INSERT INTO t SELECT i, timestamp '2024-01-01' FROM generate_series({}, {}) i"
+    project.db.execute(new.format(1, 30), "ANALYZE t")
+    project.run(**keys)
+    project.db.execute(new.format(31, 60))
+    project.killed_run(point)
+    project.db.execute(new.format(61, 90))
+    project.run()
+    project.run()
+    assert project.rows("n") == dict.fromkeys(range(1, 91), 1)
