@@ -8,8 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.destinations.base import Store
-from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.errors import RefusalError, UsageError
 from rivet_dagster.engine.names import manifest_copy
+from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.state.models import CursorRow, RunHeader, UnitRow
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES
@@ -48,6 +49,28 @@ def decide(
     if not (export.chunk_checkpoint or selected):
         return Decision(Next.ABANDON, "chunk_checkpoint is off")
     return Decision(Next.RESUME, "its units are continued")
+
+
+def cursor_to_go_on(state: StateStore, export: ExportConfig, prefix: str, stream: str) -> CursorRow | None:
+    """The committed cursor, refused when it belongs to another column or source (ADR-0033).
+
+    A run that left no cursor was a whole pass into the folder and replaced what an older cursor stood
+    for: reading starts anew.
+    """
+    cursor = state.cursor(export.name, prefix) if export.accumulates else None
+    last = state.latest_run(export.name, prefix=prefix)
+    if cursor is None or (last is not None and last.run_id != cursor.run_id):
+        return None
+    walked = cursor_of(export).identity
+    if cursor.column == walked and cursor.stream in ("", stream):
+        return cursor
+    raise RefusalError(
+        f"the stored cursor belongs to column '{cursor.column}' of {cursor.stream or 'another stream'}, "
+        f"not to '{walked}' of {stream}",
+        code="RIVET_STATE_CURSOR_OWNER_MISMATCH",
+        export=export.name,
+        field="cursor_column",
+    )
 
 
 def versions_read(state: StateStore, cursor: CursorRow | None) -> Mapping[str, Any] | None:

@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, error_object, representative
+from rivet_dagster.engine.errors import RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
-from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
@@ -35,7 +34,7 @@ from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import CursorRow, RunFinish, RunHeader, UnitRow
+from rivet_dagster.engine.state.models import RunFinish, RunHeader, UnitRow
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -268,10 +267,9 @@ class Session:
         state, planner = self.engine.state, self._planner
         assert planner is not None
         prefix = str(self.engine.prefix(self.export))
-        watermark = self._watermark(prefix, identity) if self.export.accumulates else None
-        cursor = state.cursor(self.export.name, prefix) if watermark is not None else None
-        seen = resume.versions_read(state, cursor)
-        plan: Plan = plan_export(self.export, planner, watermark, seen)
+        cursor = resume.cursor_to_go_on(state, self.export, prefix, f"{identity}/{planner.facts.stream}")
+        watermark = None if cursor is None else cursor.value
+        plan: Plan = plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
         self._note_drift(planner)
         self._notes.extend(plan.notes)
         self._cursor = plan.cursor
@@ -290,21 +288,6 @@ class Session:
             plan.reason,
             planner.facts.est_rows,
         )
-
-    def _watermark(self, prefix: str, identity: str) -> str | None:
-        """The committed cursor, refused when it belongs to another column or source (ADR-0033).
-
-        A whole pass into the same folder has replaced what the cursor stood for: reading starts anew.
-        """
-        cursor = self.engine.state.cursor(self.export.name, prefix)
-        last = self.engine.state.latest_run(self.export.name, prefix=prefix)
-        if cursor is None or (last is not None and last.mode not in ACCUMULATING):
-            return None
-        assert self._planner is not None
-        stream = f"{identity}/{self._planner.facts.stream}"
-        if cursor.column != cursor_of(self.export).identity or cursor.stream not in ("", stream):
-            raise resume_refusal(cursor, self.export, stream)
-        return cursor.value
 
     def _note_drift(self, planner: PostgresPlanner) -> None:
         accepted = self.engine.state.accepted_schema(self.export.name)
@@ -390,16 +373,6 @@ class Session:
 def _checksum(file_format: str, key: str | None) -> Checksum | None:
     """Sums of cell hashes per batch, each cell hashed after its row's key; CSV has none."""
     return (lambda batch: batch_checksums(batch, key)) if file_format == "parquet" else None
-
-
-def resume_refusal(cursor: CursorRow, export: ExportConfig, stream: str) -> RivetError:
-    return RefusalError(
-        f"the stored cursor belongs to column '{cursor.column}' of {cursor.stream or 'another stream'}, "
-        f"not to '{cursor_of(export).identity}' of {stream}",
-        code="RIVET_STATE_CURSOR_OWNER_MISMATCH",
-        export=export.name,
-        field="cursor_column",
-    )
 
 
 def _carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -> dict[int, Any]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -77,6 +81,23 @@ class Project:
                 between()
             events = tuple(session.execute())
             return Ran(plan, events, session.finalize())
+
+    def killed_run(self, point: str) -> None:
+        """A run in a process of its own that is killed at the fault point ``point``."""
+        self.engine().close()
+        command = [
+            sys.executable,
+            "-m",
+            "rivet_dagster.cli",
+            "run",
+            "-c",
+            str(self.folder / "rivet.yaml"),
+            "-e",
+            "o",
+        ]
+        environment = os.environ | {"RIVET_TEST_CRASH_AT": point}
+        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=60)
+        assert done.returncode == -signal.SIGKILL, done.stderr
 
     def rows(self, *columns: str) -> Counter[Any]:
         """Values of ``columns`` over all parts in the folder, with how often each was written."""

@@ -10,6 +10,7 @@ import pytest
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
 from tests.live.modes.kit import Project
+from tests.services import rivet_cli
 from tests.services.postgres import TestDatabase
 
 COALESCE: dict[str, Any] = {
@@ -194,6 +195,20 @@ def test_a_date_cursor_leaves_the_current_day_alone(project: Project, zone: str)
     assert seen == project.rows("n")  # strictly past the watermark: it is the same day
 
 
+def test_a_run_without_any_value_is_a_whole_pass_too(project: Project) -> None:
+    """It leaves no cursor, and must not bring an older one back."""
+    project.db.execute("CREATE TABLE t (n int)", "INSERT INTO t VALUES (50)")
+    project.run(mode="incremental", cursor_column="n")
+    project.keys = {"mode": "full"}
+    project.run()
+    project.db.execute("TRUNCATE t")
+    project.keys = {"mode": "incremental", "cursor_column": "n"}
+    project.run()
+    project.db.execute("INSERT INTO t VALUES (7), (60)")
+    project.run()
+    assert project.rows("n") == {7: 1, 60: 1}
+
+
 KEYSET: dict[str, Any] = {
     "mode": "chunked",
     "chunk_by_key": "n",
@@ -279,6 +294,26 @@ def test_state_holds_the_identity(project: Project, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())
 
 
+@pytest.mark.parametrize(
+    "keys", [KEYSET, COALESCE | {"late_rows": "1d"}, COALESCE], ids=["key", "late", "coalesce"]
+)
+def test_folders_that_grow_are_whole(project: Project, keys: dict[str, Any]) -> None:
+    """By our own judgement and by the reference's."""
+    project.db.execute("CREATE TABLE t (n int PRIMARY KEY, created timestamp, updated timestamp)")
+    new = "INSERT INTO t SELECT i, timestamp '2024-01-01' + i * interval '1 h' FROM generate_series({}, {}) i"
+    for first in (1, 31, 61):
+        project.db.execute(new.format(first, first + 29), "ANALYZE t")
+        project.run(**keys)
+        with project.engine() as engine:
+            report = engine.validate("o")
+        assert report.passed, report.findings
+    assert project.rows("n") == dict.fromkeys(range(1, 91), 1)
+    project.keys.pop("late_rows", None)
+    project.engine().close()
+    verdict = rivet_cli.validate(project.folder / "rivet.yaml", "o", "full")
+    assert verdict.passed, verdict
+
+
 WINDOW: dict[str, Any] = {"mode": "time_window", "time_column": "at", "days_window": 2}
 
 
@@ -328,3 +363,22 @@ def test_a_window_over_no_time(project: Project) -> None:
         with pytest.raises(ConfigError) as caught:
             project.run(**keys)
         assert caught.value.field == "time_column"
+
+
+@pytest.mark.parametrize(
+    "point", ["after_unit_commit", "before_finalize", "after_manifest_copy", "after_success"]
+)
+@pytest.mark.parametrize(
+    "keys", [KEYSET | {"chunk_checkpoint": True}, COALESCE | {"late_rows": "1d"}], ids=["key", "late"]
+)
+def test_killed_runs_lose_and_repeat_nothing(project: Project, keys: dict[str, Any], point: str) -> None:
+    project.db.execute("CREATE TABLE t (n int PRIMARY KEY, created timestamp, updated timestamp)")
+    new = "INSERT INTO t SELECT i, timestamp '2024-01-01' FROM generate_series({}, {}) i"
+    project.db.execute(new.format(1, 30), "ANALYZE t")
+    project.run(**keys)
+    project.db.execute(new.format(31, 60))
+    project.killed_run(point)
+    project.db.execute(new.format(61, 90))
+    project.run()
+    project.run()
+    assert project.rows("n") == dict.fromkeys(range(1, 91), 1)

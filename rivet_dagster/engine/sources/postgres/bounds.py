@@ -83,7 +83,7 @@ def cursor_bounds(
     top = _last(ask, source, key, past)
     if top is not None and top.lower() in {"infinity", "nan"}:
         raise RefusalError(
-            f"the cursor {cursor.identity} holds {top}, past which no row could ever be found",
+            f"cursor column '{cursor.identity}' holds {top}, past which no row could ever be found",
             code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
             field="cursor_column",
         )

@@ -61,7 +61,7 @@ def late_bounds(
     )
     if row is not None and str(row[0]) == "infinity":
         raise RefusalError(
-            f"the cursor {cursor.identity} holds infinity, past which no row could ever be found",
+            f"cursor column '{cursor.identity}' holds infinity, past which no row could ever be found",
             code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
             field="cursor_column",
         )
