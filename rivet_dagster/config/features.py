@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.config.base import KeyPath, Problem, Section
+from rivet_dagster.config.column_types import NOT_WRITTEN
 
 if TYPE_CHECKING:
     from rivet_dagster.config.root import RivetConfig
@@ -58,7 +59,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("export", "keyset_incremental", (False,), "use `mode: incremental`"),
     Feature("export", "partition_by", (None,), "write one export for each range"),
     Feature("export", "quality", (None,), "add asset checks in Dagster"),
-    Feature("export", "columns", ({},), "cast in `query:`"),
     Feature("export", "on_schema_drift", ("warn", "continue"), "use `warn` and look at the run's events"),
     Feature("export", "shape_drift_warn_factor", (None, 0.0), "remove it"),
     Feature("export", "verify", ("size",), "use `verify: size`"),
@@ -94,6 +94,14 @@ def not_built(config: RivetConfig) -> Iterator[Problem]:
         yield from _check("export.destination", export.destination, (*here, "destination"))
         if export.tuning is not None:
             yield from _check("tuning", export.tuning, (*here, "tuning"))
+        for column, declared in export.columns.items():
+            if declared.strip().lower() in NOT_WRITTEN:
+                yield Problem(
+                    (*here, "columns", column),
+                    f"the type `{declared}` is not built yet",
+                    "use `timestamp`, whose unit is the server's own, or `text`",
+                    NOT_BUILT,
+                )
         for token in export.destination.tokens():
             if token in UNFILLED_TOKENS:
                 yield Problem(
