@@ -186,11 +186,12 @@ def test_a_key_keeps_its_own_order_and_ranges_when_it_is_written_as_text(
         "INSERT INTO t SELECT g, g FROM generate_series(1, 120) g",
     )
     exporter.db.execute("ANALYZE t")
-    keys: dict[str, Any] = {
+    modes: dict[str, dict[str, Any]] = {
         "range": {"mode": "chunked", "chunk_column": "id", "chunk_size": 50},
         "key": {"mode": "chunked", "chunk_by_key": "id", "chunk_size": 50},
         "incremental": {"mode": "incremental", "cursor_column": "id"},
-    }[mode]
+    }
+    keys = modes[mode]
     exporter.run(columns={"id": "text"}, **keys)
     assert sorted(map(int, exporter.column("id"))) == list(range(1, 121))
     if mode == "key":

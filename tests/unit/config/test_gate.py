@@ -181,7 +181,6 @@ def test_every_key_of_the_language_is_read() -> None:
         ("o", "incremental_cursor_mode"),
         ("o", "settle"),
         ("o", "quality"),
-        ("o", "columns"),
         ("o", "on_schema_drift"),
         ("o", "shape_drift_warn_factor"),
         ("o", "verify"),
