@@ -58,13 +58,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("export", "chunk_dense", (False,), "use `chunk_by_key`"),
     Feature("export", "keyset_incremental", (False,), "use `mode: incremental`"),
     Feature("export", "partition_by", (None,), "write one export for each range"),
-    Feature("export", "quality", (None,), "add asset checks in Dagster"),
-    Feature("export", "on_schema_drift", ("warn", "continue"), "use `warn` and look at the run's events"),
-    Feature("export", "shape_drift_warn_factor", (None, 0.0), "remove it"),
     Feature("export", "verify", ("size",), "use `verify: size`"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
-    Feature("export.meta_columns", "exported_at", (False,), "add the column in `query:`"),
-    Feature("export.meta_columns", "row_hash", (False,), "add the column in `query:`"),
     Feature("export.destination", "type", ("local",), "use `type: local`"),
 )
 
@@ -90,7 +85,6 @@ def not_built(config: RivetConfig) -> Iterator[Problem]:
     for at, export in enumerate(config.exports):
         here: KeyPath = ("exports", at)
         yield from _check("export", export, here)
-        yield from _check("export.meta_columns", export.meta_columns, (*here, "meta_columns"))
         yield from _check("export.destination", export.destination, (*here, "destination"))
         if export.tuning is not None:
             yield from _check("tuning", export.tuning, (*here, "tuning"))
@@ -124,5 +118,5 @@ def _check(name: str, section: Section, path: KeyPath) -> Iterator[Problem]:
 
 _BY_SECTION: Final[dict[str, tuple[Feature, ...]]] = {
     name: tuple(f for f in FEATURES if f.section == name)
-    for name in ("", "source", "tuning", "export", "export.meta_columns", "export.destination")
+    for name in ("", "source", "tuning", "export", "export.destination")
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,17 @@ class Exporter:
             session.plan()
             self.events = list(session.execute())
             return session.finalize()
+
+    def stopped(self, events: int, **keys: Any) -> str:
+        """A run that ends after so many events, unfinished; its id."""
+        with self.engine(**keys) as engine, engine.session("o", holder="stopped") as session:
+            run_id = session.plan().run_id
+            stream = session.execute()
+            assert isinstance(stream, Generator)
+            for _ in range(events):
+                next(stream)
+            stream.close()
+            return run_id
 
     def table(self) -> pa.Table:
         """The rows of the last run, by its manifest."""

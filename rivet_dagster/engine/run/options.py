@@ -72,7 +72,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
             include={
                 "name", "query", "query_file", "table", "mode", "cursor_column", "chunk_column", "chunk_size",
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "format", "compression",
-                "compression_level", "compression_profile", "parquet", "max_file_size",
+                "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns",
             },
         ),
         "query": export.query_text(),

@@ -9,15 +9,26 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError, error_object, representative
+from rivet_dagster.engine.errors import (
+    IntegrityError,
+    RefusalError,
+    RivetError,
+    SchemaDriftError,
+    UsageError,
+    error_object,
+    representative,
+)
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run import resume
+from rivet_dagster.engine.run.added import added_columns, extender
+from rivet_dagster.engine.run.drift import schema_drift
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
+from rivet_dagster.engine.run.figures import measure
 from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import (
     checksum_key,
@@ -26,6 +37,7 @@ from rivet_dagster.engine.run.options import (
     read_options,
     write_options,
 )
+from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
@@ -120,7 +132,8 @@ class Session:
             yield from pool.events()
         finally:
             self._errors.extend(pool.errors)
-        self._record_failure()
+        if (failure := self.failure()) is not None:
+            self._record_failure(failure)
 
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
@@ -138,7 +151,11 @@ class Session:
         if progress.completed < progress.total:
             raise self._failure(progress.total - progress.completed)
         fault_point("before_finalize")
-        return finalizer.finish(plan)
+        try:
+            return finalizer.finish(plan)
+        except IntegrityError as error:
+            self._record_failure(error)
+            raise
 
     @contextlib.contextmanager
     def _naming_the_export(self) -> Iterator[None]:
@@ -157,6 +174,9 @@ class Session:
         options = write_options(self.export)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
         self._new_reader = source.readers(planner, options.format, reading)
+        found = planner.facts.columns
+        self._columns = (*found, *added_columns(self.export, found))
+        require_gate_columns(self.export, self._columns)
 
     def _planner_of_run(self) -> PostgresPlanner:
         assert self._planner is not None
@@ -176,10 +196,9 @@ class Session:
         """The error that stands for this session's failed units, None without any."""
         return representative(self._errors) if self._errors else None
 
-    def _record_failure(self) -> None:
+    def _record_failure(self, error: RivetError) -> None:
         """Keep the metric row of a failed attempt; the run stays open, so that it can be continued."""
-        error = self.failure()
-        if error is None or error.code == "RIVET_STATE_LEASE_LOST":
+        if error.code == "RIVET_STATE_LEASE_LOST":
             return
         finish = RunFinish(
             "failed",
@@ -264,7 +283,7 @@ class Session:
         prefix = str(self.engine.prefix(self.export))
         watermark = self._watermark(prefix, identity) if self.export.mode == "incremental" else None
         plan: Plan = plan_export(self.export, planner, watermark)
-        self._note_drift(planner)
+        self._look_for_drift()
         self._cursor = plan.cursor
         self._skip_reason = plan.skip_reason
         header = self._new_header(prefix, plan.strategy, plan.consistency)
@@ -297,24 +316,20 @@ class Session:
             raise resume_refusal(cursor, self.export, stream)
         return cursor.value
 
-    def _note_drift(self, planner: PostgresPlanner) -> None:
+    def _look_for_drift(self) -> None:
+        """Note, or refuse, what the source changed about its columns since the last complete run."""
         accepted = self.engine.state.accepted_schema(self.export.name)
         if accepted is None or self.export.on_schema_drift == "continue":
             return
-        before = {c["name"]: c["type"] for c in json.loads(accepted)}
-        now = {c.name: str(c.arrow) for c in planner.facts.columns}
-        added = sorted(now.keys() - before.keys())
-        removed = sorted(before.keys() - now.keys())
-        retyped = sorted(n for n in now.keys() & before.keys() if now[n] != before[n])
-        for what, columns in (("added", added), ("removed", removed), ("retyped", retyped)):
-            if columns:
-                self._notes.append(f"schema drift: columns {what}: {', '.join(columns)}")
+        changes = schema_drift(accepted, self._columns)
+        if changes and self.export.on_schema_drift == "fail":
+            raise SchemaDriftError("; ".join(changes), export=self.export.name)
+        self._notes.extend(changes)
 
     def _new_header(
         self, prefix: str, mode: str, consistency: str | None, *, parent: str | None = None
     ) -> RunHeader:
-        assert self._planner is not None
-        columns = [c.as_json() for c in self._planner.facts.columns]
+        columns = [c.as_json() for c in self._columns]
         return RunHeader(
             run_id=new_run_id(self.export.name),
             export_name=self.export.name,
@@ -348,7 +363,10 @@ class Session:
         options = write_options(self.export)
         tuning = self.engine.config.tuning_for(self.export)
         planner = self._planner_of_run()
-        columns = source.file_columns(planner.facts.columns, options.format)
+        columns = source.file_columns(self._columns, options.format)
+        run = self.engine.state.get_run(plan.run_id)
+        assert run is not None
+        assert run.created_at is not None
         return WorkOrder(
             run_id=plan.run_id,
             state=self.engine.state,
@@ -360,6 +378,8 @@ class Session:
             checksum=_checksum(options.format, checksum_key(self.export, planner.facts)),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
+            measure=measure(self.export, columns),
+            extend=extender(self.export, columns, run.created_at),
         )
 
     def _finalizer(self) -> Finalizer:
@@ -370,7 +390,7 @@ class Session:
             store=self._store(self.header.prefix),
             export=self.export,
             header=self.header,
-            columns=self._planner.facts.columns,
+            columns=self._columns,
             facts=self._planner.facts,
             window=self._cursor,
             notes=tuple(self._notes),

@@ -7,7 +7,6 @@ refused before the first row.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.types as t
 
-from rivet_dagster.engine.errors import ConfigError, UsageError
+from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.plan.columns import require_column
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.rule import PgType, Rule, text_rule
 from rivet_dagster.engine.types.decision import Fidelity
@@ -93,26 +93,15 @@ class ColumnRules:
         """One for each column that something is said about. Raises ConfigError for unknown columns."""
         for key, given in (("columns", self.declared), ("value_policy", self.policies)):
             for name in given:
-                _require(names, key, name)
+                require_column(
+                    names, None, f"{key}.{name}", name, case_code="RIVET_CONFIG_COLUMN_OVERRIDE_CASE"
+                )
         return {
             name: Override(
                 self.declared.get(name), self.policies.get(name, self.default), name in self.policies
             )
             for name in names
         }
-
-
-def _require(names: Sequence[str], key: str, name: str) -> None:
-    if name in names:
-        return
-    other_case = [n for n in names if n.lower() == name.lower()]
-    near = other_case or difflib.get_close_matches(name, names, n=1)
-    raise ConfigError(
-        f"there is no column '{name}'",
-        code="RIVET_CONFIG_COLUMN_OVERRIDE_CASE" if other_case else "RIVET_CONFIG_COLUMN_UNKNOWN",
-        field=f"{key}.{name}",
-        fix=f"did you mean '{near[0]}'?" if near else f"name one of: {', '.join(names[:20])}",
-    )
 
 
 def overridden(name: str, source: PgType, found: Rule, override: Override) -> Rule:

@@ -127,16 +127,13 @@ class PostgresReader:
 
         The unit is asked again, one column at a time; only what failed already costs that.
         """
-        suspects = [c for c in self._order.columns if c.parses]
-        if not suspects:
+        guilty = next((c for c in self._order.columns if c.parses and self._fails(unit, c)), None)
+        if guilty is None:  # the query's own doing
             return None
-        guilty = [c for c in suspects if self._fails(unit, c)] if len(suspects) > 1 else suspects
-        names = ", ".join(repr(c.name) for c in guilty or suspects)
-        kind = str((guilty or suspects)[0].arrow)
         return RefusalError(
-            f"column {names}: a value has no form in the declared type ({kind}; SQLSTATE {error.sqlstate})",
+            f"column {guilty.name!r}: a value has no form in the declared type {guilty.arrow}",
             code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
-            field=(guilty or suspects)[0].name,
+            field=guilty.name,
             sqlstate=error.sqlstate,
             stops_run=False,
         )
