@@ -16,6 +16,7 @@ import xxhash
 from rivet_dagster.engine.errors import ConfigError
 from rivet_dagster.engine.run.added import EXPORTED_AT, ROW_HASH, ROW_HASH_RENDER
 from rivet_dagster.engine.verify import checksum
+from tests.services import rivet_cli
 from tests.services.exporting import Exporter
 from tests.services.postgres import TestDatabase
 
@@ -132,3 +133,19 @@ def test_what_cannot_be_added_is_refused(
         exporter.run(**keys)
     assert caught.value.field == field
     assert words in str(caught.value)
+
+
+def test_the_reference_passes_files_with_them(exporter: Exporter) -> None:
+    exporter.run(**BOTH, columns={"n": "decimal(20,4)", "id": "int8"})
+    config = exporter.root / "rivet.yaml"
+    for depth in rivet_cli.DEPTHS:
+        verdict = rivet_cli.validate(config, "o", depth)
+        assert verdict.passed, verdict
+        assert verdict.codes == []
+    # it adds the same two columns, of the same types, and says it in the same key
+    ours = exporter.table().schema
+    rivet_cli.run(config)
+    theirs = exporter.manifest()["row_hash"]
+    assert set(theirs) == {"column", "covered", "render"}
+    assert theirs["column"] == ROW_HASH
+    assert [(f.name, f.type) for f in exporter.table().schema] == [(f.name, f.type) for f in ours]
