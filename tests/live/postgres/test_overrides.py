@@ -72,7 +72,8 @@ HELD: list[tuple[str, str, str, pa.DataType, Any, str]] = [
 ]  # fmt: skip
 
 
-def test_every_value_arrives_in_the_declared_type(exporter: Exporter) -> None:
+def test_every_value_arrives_in_the_declared_type(every_db: TestDatabase, tmp_path: Path) -> None:
+    exporter = Exporter(every_db, tmp_path)
     columns = ", ".join(f"v{i} {kind}" for i, (kind, *_) in enumerate(HELD))
     values = ", ".join(value for _, value, *_ in HELD)
     nulls = ", ".join("NULL" for _ in HELD)
