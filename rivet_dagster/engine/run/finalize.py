@@ -95,6 +95,10 @@ class Finalizer:
         figures = total(row.stats for row in self.state.parts(self.header.run_id))
         known = self.state.widths(self.export.name) or {}
         grown = width_drift(known, figures.widths, width_factor(self.export))
+        replaced = [
+            f"{count} values of '{name}' have no form in its type and are NULL"
+            for name, count in figures.nulled.items()
+        ]
         details = {"nulled": dict(figures.nulled), "quality": report.as_json()}
         self._complete(manifest, size, widest(known, figures.widths), details)
         fault_point("after_cursor_commit")
@@ -106,7 +110,7 @@ class Finalizer:
             size=size,
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
-            notes=(*grown, *report.warnings),
+            warnings=(*replaced, *grown, *report.warnings),
             details=details,
         )
 
@@ -255,7 +259,7 @@ class Finalizer:
         units: int,
         manifest_uri: str | None,
         reason: str | None = None,
-        notes: tuple[str, ...] = (),
+        warnings: tuple[str, ...] = (),
         details: dict[str, Any] | None = None,
     ) -> RunOutcome:
         return RunOutcome(
@@ -272,6 +276,7 @@ class Finalizer:
             prefix_uri=self.store.uri(),
             manifest_uri=manifest_uri,
             skip_reason=reason,
-            notes=(*self.notes, *notes),
+            notes=self.notes,
+            warnings=warnings,
             details=details or {},
         )

@@ -130,7 +130,7 @@ def test_the_cap_on_unique_values_warns(exporter: Exporter) -> None:
     gate = {"unique_columns": ["code"], "unique_max_entries": 50}
     outcome = exporter.run(quality=gate)
     assert outcome.details["quality"]["gates"][0]["status"] == "warn"
-    assert "only 50 of 100 rows were looked at" in " ".join(outcome.notes)
+    assert "only 50 of 100 rows were looked at" in " ".join(outcome.warnings)
     exporter.db.execute("UPDATE t SET code = 'c1' WHERE id = 2")
     with pytest.raises(IntegrityError):
         exporter.run(quality=gate, mode="chunked", chunk_column="id", chunk_size=20)
@@ -188,10 +188,10 @@ def test_values_that_grew_are_told(exporter: Exporter) -> None:
     exporter.run()
     exporter.db.execute("UPDATE t SET code = repeat('ü', 10) WHERE id = 50")
     grown = "shape drift: 'code' holds 20 bytes, 5.0 times the longest so far"
-    assert exporter.run(shape_drift_warn_factor=5).notes == ()
+    assert exporter.run(shape_drift_warn_factor=5).warnings == ()
     exporter.db.execute("UPDATE t SET code = repeat('ü', 50) WHERE id = 50")
-    assert exporter.run(**CHUNKS).notes == (grown.replace("20", "100"),)
+    assert exporter.run(**CHUNKS).warnings == (grown.replace("20", "100"),)
     exporter.db.execute("UPDATE t SET code = repeat('ü', 500) WHERE id = 50")
-    assert exporter.run(shape_drift_warn_factor=0).notes == ()
-    assert exporter.run().notes == (grown.replace("20", "1000").replace("5.0", "10.0"),)
-    assert exporter.run().notes == ()
+    assert exporter.run(shape_drift_warn_factor=0).warnings == ()
+    assert exporter.run().warnings == (grown.replace("20", "1000").replace("5.0", "10.0"),)
+    assert exporter.run().warnings == ()

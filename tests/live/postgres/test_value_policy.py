@@ -55,6 +55,7 @@ def test_null_is_counted_in_the_manifest_and_told(exporter: Exporter, written: s
     expected = {name: {"policy": "null", "nulled": count} for name, count in counts.items()}
     assert exporter.manifest()["rivet_dagster"]["policies"] == expected
     assert outcome.details["nulled"] == {name: n for name, n in counts.items() if n}
+    assert "30 values of 'n' have no form in its type and are NULL" in outcome.warnings
     if written == "parquet":
         table = exporter.table()
         assert {name: table.column(name).null_count for name in ODD} == dict.fromkeys(ODD, 31)

@@ -79,7 +79,7 @@ precision, or takes text; it never rounds. Domains are overridden as their base 
 | declared | from |
 |---|---|
 | `text`, `string`, `varchar`, `char` | every type: the server's canonical text of the value |
-| `decimal(p,s)`, p <= 38 | `numeric`, each value held against (p,s); integers and declared numerics with room; `money`; text |
+| `decimal(p,s)`, p <= 38 | `numeric`, each value held against it; integers and numerics with room; `money`; text |
 | `int2`, `int4`, `int8` | smaller integers; `numeric(p,0)` of at most 4, 9 and 18 digits |
 | `float4`, `float8` | `real` as float8; integers that the float holds exactly |
 | `timestamp`, `timestamp_tz` | each other (the zone is UTC), and `date` |
@@ -96,8 +96,8 @@ A value that does not fit its declared type (too many digits, text that cannot b
 `value_policy:` says, by column or `"*"`, what becomes of a value that the file's type cannot hold:
 
 - `error` (default): the unit stops, with the column and the row.
-- `null`: the cell is NULL. How many there were stands in the manifest (`rivet_dagster.policies`), in the run's
-  figures and on the materialization (`values_nulled`). Reconciliation leaves such a column out.
+- `null`: the cell is NULL. How many there were stands in the manifest (`rivet_dagster.policies`), in the
+  run's figures and on the materialization (`values_nulled`). Reconciliation leaves such a column out.
 - `text`: the whole column is the server's text, decided before the first row.
 
 `"*"` means the columns whose type can meet such a value; all others stay as they are.
@@ -106,14 +106,15 @@ A value that does not fit its declared type (too many digits, text that cannot b
 
 `meta_columns:` adds columns behind the source's, never NULL:
 
-- `exported_at`: `_rivet_exported_at`, `timestamp[us, tz=UTC]`. The time at which the run began, the same in all
-  of its rows, also when it was continued later. Units that a run carries over keep the time of their own run.
-- `row_hash`: `_rivet_row_hash`, `int64`. XXH3-64 over the row's cells as the file holds them (`true`: all of the
-  source's, or the named ones in their order). For each cell: a zero byte for NULL, or a one byte, the length in
-  bytes (8 bytes, little-endian) and the bytes of
-  [the value checksum](adr/0010-manifest-and-value-checksum.md); list elements carry tag and length too, so no
-  two rows share their bytes. The manifest names columns and render (`xxh3-64-i64-arrow-cells-v1`). A CSV holds
-  some values as text, so its hashes are not those of a Parquet file.
+- `exported_at`: `_rivet_exported_at`, `timestamp[us, tz=UTC]`. The time at which the run began, the same
+  in all of its rows, also when it was continued later. Units that a run carries over keep the time of
+  their own run.
+- `row_hash`: `_rivet_row_hash`, `int64`. XXH3-64 over the row's cells as the file holds them (`true`:
+  all of the source's, or the named ones in their order). For each cell: a zero byte for NULL, or a one
+  byte, the length in bytes (8 bytes, little-endian) and the bytes of [the value
+  checksum](adr/0010-manifest-and-value-checksum.md); list elements carry tag and length too, so no two
+  rows share their bytes. The manifest names columns and render (`xxh3-64-i64-arrow-cells-v1`). A CSV
+  holds some values as text, so its hashes are not those of a Parquet file.
 """
 
 
