@@ -79,7 +79,7 @@ precision, or takes text; it never rounds. Domains are overridden as their base 
 | declared | from |
 |---|---|
 | `text`, `string`, `varchar`, `char` | every type: the server's canonical text of the value |
-| `decimal(p,s)`, p <= 38 | `numeric`, each value held against it; integers and numerics with room; `money`; text |
+| `decimal(p,s)`, p <= 38 | `numeric`, held value by value; integers and numerics with room; `money`; text |
 | `int2`, `int4`, `int8` | smaller integers; `numeric(p,0)` of at most 4, 9 and 18 digits |
 | `float4`, `float8` | `real` as float8; integers that the float holds exactly |
 | `timestamp`, `timestamp_tz` | each other (the zone is UTC), and `date` |
