@@ -19,7 +19,7 @@ from rivet_dagster.config.load import LoadOverride
 from rivet_dagster.config.parquet import ParquetConfig
 from rivet_dagster.config.quality import MetaColumns, QualityConfig
 from rivet_dagster.config.settle import SettleConfig
-from rivet_dagster.config.sizes import parse_size
+from rivet_dagster.config.sizes import parse_duration, parse_size
 from rivet_dagster.config.tuning import TuningConfig
 
 Mode = Literal["full", "incremental", "chunked", "time_window", "cdc"]
@@ -49,16 +49,19 @@ class ExportConfig(Section):
     cursor_fallback_column: Name | None = None
     incremental_cursor_mode: Literal["single_column", "coalesce"] = "single_column"
     settle: SettleConfig | None = None
+    late_rows: Text | None = None
     chunk_column: Name | None = None
     chunk_dense: Flag = False
     chunk_size: Annotated[Int, Field(ge=1)] = DEFAULT_CHUNK_SIZE
     chunk_size_memory_mb: Annotated[Int, Field(ge=1)] | None = None
     chunk_count: Annotated[Int, Field(ge=1)] | None = None
     chunk_by_days: Annotated[Int, Field(ge=1)] | None = None
-    chunk_by_key: Name | None = None
+    chunk_by_key: Name | TextList | None = None
     chunk_checkpoint: Flag = False
     chunk_max_attempts: Annotated[Int, Field(ge=1)] | None = None
     keyset_incremental: Flag = False
+    consistency: Literal["snapshot", "chunk"] | None = None
+    allow_scan: Flag = False
     parallel: Annotated[Int, Field(ge=1)] = 1
     wave: Annotated[Int, Field(ge=0)] | None = None
     parallel_safe: Flag | None = None
@@ -146,6 +149,27 @@ class ExportConfig(Section):
             return _PROFILE_CODEC[self.compression_profile]
         level = self.compression_level
         return (self.compression, _DEFAULT_LEVEL.get(self.compression) if level is None else level)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of ``chunk_by_key`` in their order; empty without it."""
+        key = self.chunk_by_key
+        return () if key is None else (key,) if isinstance(key, str) else key
+
+    @property
+    def late_rows_s(self) -> int | None:
+        """Seconds below the watermark in which rows that came late are looked for; None: not at all."""
+        return None if self.late_rows is None else parse_duration(self.late_rows)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a run goes on where the last one stopped, and adds its files to those."""
+        return self.mode == "incremental" or self.keyset_incremental
+
+    @property
+    def reads_one_snapshot(self) -> bool:
+        """Whether all units of a run read the same snapshot, rather than each its own."""
+        return self.consistency == "snapshot" or (self.consistency is None and self.mode != "chunked")
 
     @property
     def chunk_strategy(self) -> Literal["key", "count", "memory", "size"] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rivet_dagster.config.base import Context, Problem, Section, unsafe_name
 from rivet_dagster.config.column_types import type_fault
-from rivet_dagster.config.sizes import parse_size
+from rivet_dagster.config.sizes import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from rivet_dagster.config.export import ExportConfig
@@ -50,6 +50,7 @@ def export_problems(export: ExportConfig, context: Context) -> Iterator[Problem]
     yield from _chunk_place(export)
     if export.mode == "chunked":
         yield from _chunked(export)
+    yield from _consistency(export)
     yield from _time_window(export)
     yield from _partition(export)
     yield from _cdc(export)
@@ -141,10 +142,24 @@ def _incremental(export: ExportConfig) -> Iterator[Problem]:
             "`cursor_fallback_column` works only with `incremental_cursor_mode: coalesce`",
             "add the mode, or remove the column",
         )
+    if export.late_rows is not None:
+        yield from _late_rows(export, export.late_rows)
     if export.mode != "incremental":
-        yield from _unused(export, ("cursor_column", "settle"), "mode: incremental")
+        yield from _unused(export, ("cursor_column", "settle", "late_rows"), "mode: incremental")
         if coalesce and fallback:
             yield from _unused(export, ("incremental_cursor_mode",), "mode: incremental")
+
+
+def _late_rows(export: ExportConfig, text: str) -> Iterator[Problem]:
+    path = ("late_rows",)
+    try:
+        parse_duration(text)
+    except ValueError:
+        yield Problem(path, "`late_rows` is not a duration", "write a number and s, m, h or d, e.g. `1d`")
+    if export.settle is not None:
+        yield Problem(path, "`settle` and `late_rows` exclude each other", "keep one of the two")
+    if export.table is None and export.mode == "incremental":
+        yield Problem(path, "`late_rows` needs `table`", "use `table`, or `settle`")
 
 
 def _unused(export: ExportConfig, keys: tuple[str, ...], where: str) -> Iterator[Problem]:
@@ -184,6 +199,13 @@ def _chunked(export: ExportConfig) -> Iterator[Problem]:
             yield Problem(
                 (key,), f"`{key}` needs `table`: a query has no index or size to look up", "use `table`"
             )
+    yield from _key_list(export)
+    if export.chunk_by_days is not None and export.chunk_column is None:
+        yield Problem(("chunk_by_days",), "`chunk_by_days` needs `chunk_column`", "add `chunk_column:`")
+    if export.chunk_by_days is not None:
+        for key in ("chunk_size", "chunk_size_memory_mb"):
+            if key in used:
+                yield Problem((key,), f"`{key}` has no effect with `chunk_by_days`", f"remove `{key}`")
     if export.keyset_incremental and export.chunk_by_key is None:
         yield Problem(
             ("keyset_incremental",), "`keyset_incremental` needs `chunk_by_key`", "add `chunk_by_key:`"
@@ -193,6 +215,36 @@ def _chunked(export: ExportConfig) -> Iterator[Problem]:
             ("chunk_max_attempts",),
             "`chunk_max_attempts` needs `chunk_checkpoint: true`",
             "add `chunk_checkpoint: true`",
+        )
+
+
+def _key_list(export: ExportConfig) -> Iterator[Problem]:
+    key = export.chunk_by_key
+    if export.keyset_incremental and len(export.key_columns) > 1:
+        yield Problem(
+            ("keyset_incremental",), "`keyset_incremental` follows a key of one column", "use one column"
+        )
+    if key is None or isinstance(key, str):
+        return
+    path = ("chunk_by_key",)
+    if not key or not all(name.strip() for name in key):
+        yield Problem(path, "the list of key columns is empty or holds an empty name", "name the columns")
+    elif len(set(key)) < len(key):
+        yield Problem(path, "a key column stands twice in the list", "name every column once")
+
+
+def _consistency(export: ExportConfig) -> Iterator[Problem]:
+    if export.consistency == "chunk" and export.mode != "chunked":
+        yield Problem(
+            ("consistency",),
+            f"`mode: {export.mode}` reads one snapshot",
+            "remove `consistency`, or set `mode: chunked`",
+        )
+    if export.consistency == "snapshot" and export.chunk_checkpoint:
+        yield Problem(
+            ("chunk_checkpoint",),
+            "`chunk_checkpoint` has no effect with `consistency: snapshot`: a snapshot ends with its run",
+            "remove one of the two",
         )
 
 

@@ -72,16 +72,25 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "cursor_fallback_column": "Column used where the cursor is NULL; only with `coalesce`.",
         "incremental_cursor_mode": "One column, or the first that is not NULL of two.",
         "settle": "Leave rows alone until they are old enough.",
-        "chunk_column": "Integer column to cut ranges of; the single integer primary key when absent.",
-        "chunk_dense": "Number the rows first, then cut.",
+        "late_rows": "Also read rows up to this far below the watermark that were committed late: `1d` "
+        "(addition of this project).",
+        "chunk_column": "Column to cut ranges of: integer, a date for `chunk_by_days`, any ordered one for "
+        "`chunk_dense`; the single integer primary key when absent.",
+        "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "
+        "stay together.",
         "chunk_size": "Values of a range, or rows of a page by key.",
         "chunk_size_memory_mb": "MB of a chunk, estimated from the table's size; needs `table`.",
         "chunk_count": "Number of ranges; wins over `chunk_size`.",
-        "chunk_by_days": "Days of a range of a date column.",
-        "chunk_by_key": "NOT NULL unique column to page by; needs `table`.",
+        "chunk_by_days": "UTC days of a range of a date or timestamp `chunk_column`.",
+        "chunk_by_key": "NOT NULL unique column to page by; needs `table`. A list names the columns of a "
+        "composite unique index in its order (addition of this project).",
         "chunk_checkpoint": "Keep finished chunks of a stopped run.",
         "chunk_max_attempts": "Tries of a chunk; `max_retries` + 1 when absent. Needs `chunk_checkpoint`.",
         "keyset_incremental": "Go on after the last key of the last run.",
+        "allow_scan": "Look for bounds even where no index helps and the table is larger than 1 GiB "
+        "(addition of this project).",
+        "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "
+        "`mode: chunked`, where it is the default (addition of this project).",
         "parallel": "Workers at most; each opens a connection.",
         "wave": "Order that a planner wrote down.",
         "parallel_safe": "A planner's word that this export may overlap with others.",

@@ -42,7 +42,7 @@ _SECTIONS: Final = {
     "RootDagster": (None, "dagster"),
     "MetaColumns": ("export.meta_columns", "exports[].meta_columns"),
     "QualityConfig": ("-", "exports[].quality"),
-    "SettleConfig": ("-", "exports[].settle"),
+    "SettleConfig": (None, "exports[].settle"),
     "CdcConfig": ("-", "exports[].cdc"),
     "NotificationsConfig": ("-", "notifications"),
     "SlackConfig": ("-", "notifications.slack"),

@@ -12,6 +12,10 @@ class SettleConfig(Section):
     after: Text
     column: Text | None = None
 
+    @property
+    def seconds(self) -> int:
+        return parse_duration(self.after)
+
     def problems(self, context: Context) -> Iterator[Problem]:
         try:
             parse_duration(self.after)

@@ -59,7 +59,9 @@ def from_wheel(module: str, distribution: str) -> Installation:
     package = Path(spec.origin).parent
     version = metadata.version(distribution)
     if not reachable(package / "pginstall" / "bin"):
-        package = _readable_copy(package, f"{distribution}-{version}")
+        wheel = metadata.distribution(distribution).read_text("WHEEL") or ""
+        build = hashlib.sha256(wheel.encode()).hexdigest()[:12]  # of the same version for another system
+        package = _readable_copy(package, f"{distribution}-{version}-{build}")
     return Installation(int(version.split(".", 1)[0]), package / "pginstall" / "bin")
 
 
@@ -73,8 +75,7 @@ def from_folder(version: int, folder: Path) -> Installation:
 def _readable_copy(package: Path, name: str) -> Path:
     """Copy ``package``'s programs, and the libraries that its wheel puts beside it, into the root cache."""
     sources = [package / "pginstall", package.with_name(f"{package.name}.libs")]
-    stamp = hashlib.sha256(f"{package}{sources[0].stat().st_mtime_ns}".encode()).hexdigest()[:12]
-    target = ROOT_CACHE / f"{name}-{stamp}"
+    target = ROOT_CACHE / name
     if not target.is_dir():
         ROOT_CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=ROOT_CACHE))

@@ -23,6 +23,7 @@ from rivet_dagster.demo.process import is_alive
 from rivet_dagster.demo.server import PostgresServer, ServerStartError, read_status
 
 DATABASE: Final = "shop"
+_CHECKOUT: Final = "checkout"  # file beside data that lies outside: the checkout that it belongs to
 
 #: the data can be made again, so nothing waits for the disk
 _SETTINGS: Final = (
@@ -178,10 +179,20 @@ def _server_folder(files: DemoFiles) -> Path:
     """``.demo/server/pg``; as root behind a private folder, ``.demo/server`` links to a reachable place."""
     folder = files.home / "server"
     if not folder.exists() and not reachable(folder):
-        name = hashlib.sha256(str(files.root.resolve()).encode()).hexdigest()[:12]
-        target = ROOT_CACHE / f"demo-{name}"
+        root = str(files.root.resolve())
+        target = ROOT_CACHE / f"demo-{hashlib.sha256(root.encode()).hexdigest()[:12]}"
         shutil.rmtree(target, ignore_errors=True)  # of a checkout that was at this place before
+        _forget_removed_checkouts()
         target.mkdir(mode=0o755, parents=True)
+        (target / _CHECKOUT).write_text(root)
+        folder.unlink(missing_ok=True)  # a link into nowhere
         folder.symlink_to(target)
     folder.mkdir(exist_ok=True)
     return folder.resolve() / "pg"
+
+
+def _forget_removed_checkouts() -> None:
+    """Nobody ran ``make clean`` before these checkouts were deleted."""
+    for note in ROOT_CACHE.glob(f"demo-*/{_CHECKOUT}"):
+        if not Path(note.read_text()).is_dir():
+            shutil.rmtree(note.parent, ignore_errors=True)

@@ -125,6 +125,7 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     ),
     "RIVET_VALUE_TOO_LARGE": CodeEntry("refusal", "Raise tuning.max_value_mb or leave the column out."),
     "RIVET_PLAN_CHUNK_KEY_SPARSE": CodeEntry("refusal", "Use chunk_by_key or mode: full for this table."),
+    "RIVET_PLAN_SCAN_REFUSED": CodeEntry("refusal", "Create the index, or set `allow_scan: true`."),
     "RIVET_PLAN_BOUNDS_UNREADABLE": CodeEntry("refusal", "Read the note; bounds could not be trusted."),
     "RIVET_STATE_SCHEMA_NEWER": CodeEntry(
         "refusal", "Upgrade rivet_dagster to the version that wrote the state."

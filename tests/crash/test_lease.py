@@ -91,9 +91,11 @@ def test_a_stalled_run_wakes_while_its_successor_is_at_work(
         stalled(this, "after_part_staged:4") as first,
         stopped(this, "after_unit_commit:1", RIVET_LEASE_TTL_S="60") as second,
     ):
+        before = reader.picture()
         first.resume()
         assert first.wait() == 2, first.log
         assert "RIVET_STATE_LEASE_LOST" in first.log
+        assert reader.picture() == before
         reader.check_instant()
         second.resume()
         assert second.wait() == 0, second.log

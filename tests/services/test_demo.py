@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from rivet_dagster.config import load_config
+from rivet_dagster.demo import shop
 from rivet_dagster.demo.check import check
 from rivet_dagster.demo.progress import Progress
 from rivet_dagster.demo.report import report
@@ -98,6 +99,29 @@ def test_killed_half_way_it_leaves_no_process_and_resumes(checkout: DemoFiles) -
     assert "WRONG" not in output
     assert not alive(status.pid)
     assert read_status(checkout.home / "server" / "pg") is None
+
+
+def test_behind_a_private_folder_roots_data_lies_where_the_server_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(shop, "ROOT_CACHE", cache)
+    private = [DemoFiles(tmp_path / name) for name in ("deleted", "kept")]
+    for files in private:
+        files.home.mkdir(parents=True)
+        files.root.chmod(0o700)
+        data = shop._server_folder(files)
+        assert data.parent.parent == cache
+        assert data == shop._server_folder(files)
+    deleted, kept = ((files.home / "server").resolve() for files in private)
+    shutil.rmtree(private[0].root)
+    other = DemoFiles(tmp_path / "other")
+    other.home.mkdir(parents=True)
+    other.root.chmod(0o700)
+    shop._server_folder(other)
+    assert not deleted.exists()
+    assert kept.exists()
 
 
 def test_interrupted_it_stops_its_server_and_says_how_to_go_on(checkout: DemoFiles) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 MIB = 1 << 20
+GIB = 1 << 30
 
 UNIT_MIN_BYTES = 16 * MIB
 UNIT_MAX_BYTES = 512 * MIB

@@ -13,6 +13,7 @@ class UnitKind(StrEnum):
     PAGES = "pages"  # heap pages; means something only inside one snapshot
     RANGE = "range"  # half-open integer range of chunk_column, last one closed
     KEY = "key"  # range of a NOT NULL unique key, ordered by it
+    SPAN = "span"  # range of any ordered column that is not a key; ties stay together
     NULLS = "nulls"  # rows whose chunk key is NULL
     WINDOW = "window"  # (watermark, bound] of a cursor
 

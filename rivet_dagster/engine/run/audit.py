@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.run.figures import total
 from rivet_dagster.engine.sources.postgres import aggregate
@@ -71,12 +72,15 @@ def _units(engine: Engine, run: RunHeader) -> list[UnitParts]:
 def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:
     """What stands for all of a snapshot's page ranges: the table, or its rows up to the pinned bound."""
     export = engine.export(run.export_name)
-    if export.mode != "incremental":
+    if not export.accumulates:
         return WHOLE_TABLE
     cursor = engine.state.cursor(run.export_name, run.prefix)
-    if cursor is None or cursor.run_id != run.run_id:
+    walked = cursor_of(export)
+    if any("versions" in row.unit.spec for row in engine.state.units(run.run_id)):
+        return None  # transactions are told apart for as long as the snapshot lasts
+    if cursor is None or cursor.run_id != run.run_id or cursor.column != walked.identity:
         return None
-    return WorkUnit(0, UnitKind.WHOLE, "", {"column": cursor.column, "le": cursor.value})
+    return WorkUnit(0, UnitKind.WHOLE, "", {**walked.spec(), "le": cursor.value})
 
 
 def _verified(engine: Engine, run: RunHeader, report: ReconcileReport) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.names import expand_path
+from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
+from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
@@ -120,8 +122,14 @@ class Engine:
         One indexed ``max`` on the source; None also for modes without a watermark.
         """
         export = self.export(name)
-        if export.mode != "incremental" or export.cursor_column is None:
+        if not export.accumulates:
             return None
         cursor = self.state.cursor(name, str(self.prefix(export)))
         with self.source(export).planner(snapshot=False) as planner:
-            return planner.cursor_bounds(export.cursor_column, cursor.value if cursor else None).high
+            walked, after = cursor_of(export), cursor.value if cursor else None
+            if export.late_rows_s is None:
+                return planner.cursor_bounds(walked, after, settle_of(export)).high
+            seen = versions_read(self.state, cursor)
+            found = planner.late_bounds(walked, after, export.late_rows_s, seen)
+            # rows that came late leave the watermark where it is
+            return None if found.high is None else f"{found.high} {seen['high'] if seen else ''}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import IntegrityError
-from rivet_dagster.engine.plan.planner import CursorWindow
+from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.added import row_hash_record
 from rivet_dagster.engine.run.drift import widest, width_drift
@@ -162,7 +162,7 @@ class Finalizer:
         """
         mine = names.NameMatcher(self.export.name)
         keep = {part.path for part in manifest.committed}
-        if self.header.mode == "incremental" and manifest.source.extraction.cursor_low is not None:
+        if self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None:
             keep |= self._earlier_deltas()  # without a lower bound it is a whole pass, which replaces them
         for item in list(self.store.list()):
             owned = mine.match(item.name)

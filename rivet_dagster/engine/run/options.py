@@ -8,7 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.sources.base import SourceFacts
+from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.read import ReadOptions
 from rivet_dagster.engine.state.lease import DEFAULT_TTL_S
 from rivet_dagster.engine.write.base import WriteOptions
@@ -57,10 +59,16 @@ def read_options(write: WriteOptions, tuning: Tuning) -> ReadOptions:
 def checksum_key(export: ExportConfig, facts: SourceFacts) -> str | None:
     """The column whose cell is hashed before every other cell of its row, so that cells which swapped
     rows do not cancel out: the key that the export names, else a single-column primary key."""
-    for name in (export.chunk_by_key, export.chunk_column, export.cursor_column, *facts.primary_key[:1]):
+    single = export.key_columns[0] if len(export.key_columns) == 1 else None
+    for name in (single, export.chunk_column, export.cursor_column, *facts.primary_key[:1]):
         if name is not None and (name not in facts.primary_key or len(facts.primary_key) == 1):
             return name
     return None
+
+
+def checksums(file_format: str, key: str | None) -> Checksum | None:
+    """Sums of cell hashes per batch, each cell hashed after its row's key; CSV has none."""
+    return (lambda batch: batch_checksums(batch, key)) if file_format == "parquet" else None
 
 
 def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
@@ -70,8 +78,11 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
         "export": export.model_dump(
             mode="json",
             include={
-                "name", "query", "query_file", "table", "mode", "cursor_column", "chunk_column", "chunk_size",
-                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "format", "compression",
+                "name", "query", "query_file", "table", "mode", "cursor_column",
+                "cursor_fallback_column", "settle", "late_rows", "keyset_incremental",
+                "time_column", "time_column_type", "days_window", "chunk_column", "chunk_size",
+                "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
+                "consistency", "format", "compression",
                 "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns",
             },
         ),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rivet_dagster.engine.plan.planner import Plan, plan_export
+from rivet_dagster.engine.plan.plan import Plan
+from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import WorkUnit
+from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.sources.base import SourceFacts
 
 if TYPE_CHECKING:
@@ -17,9 +19,11 @@ _SHOWN = 10
 def preview(engine: Engine, name: str) -> str:
     """The plan of a fresh run of ``name`` as text: units, reason, and what becomes of each column."""
     export = engine.export(name)
-    cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.mode == "incremental" else None
-    with engine.source(export).planner(snapshot=export.mode in {"full", "incremental"}) as planner:
-        plan = plan_export(export, planner, cursor.value if cursor else None)
+    cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
+    with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
+        plan = plan_export(
+            export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)
+        )
         return _text(name, plan, planner.facts)
 
 

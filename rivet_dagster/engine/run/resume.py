@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.names import manifest_copy
-from rivet_dagster.engine.state.models import RunHeader, UnitRow
+from rivet_dagster.engine.state.models import CursorRow, RunHeader, UnitRow
+from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ def decide(
     if not (export.chunk_checkpoint or selected):
         return Decision(Next.ABANDON, "chunk_checkpoint is off")
     return Decision(Next.RESUME, "its units are continued")
+
+
+def versions_read(state: StateStore, cursor: CursorRow | None) -> Mapping[str, Any] | None:
+    """Which row versions the run that left ``cursor`` read, from its units; None without ``late_rows``."""
+    if cursor is None or cursor.run_id is None:
+        return None
+    rows = state.units(cursor.run_id)
+    return rows[0].unit.spec.get("versions") if rows else None
 
 
 def select_units(rows: Collection[UnitRow], partitions: Collection[str] | None) -> frozenset[int]:

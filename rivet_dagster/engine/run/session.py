@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import (
@@ -20,31 +20,34 @@ from rivet_dagster.engine.errors import (
 )
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
-from rivet_dagster.engine.plan.planner import CursorWindow, Plan, plan_export
-from rivet_dagster.engine.plan.units import Part, WorkUnit
+from rivet_dagster.engine.plan.incremental import cursor_of
+from rivet_dagster.engine.plan.keys import window_of
+from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow, Plan
+from rivet_dagster.engine.plan.planner import plan_export
+from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.added import added_columns, extender
 from rivet_dagster.engine.run.drift import schema_drift
-from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
+from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.figures import measure
 from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import (
     checksum_key,
+    checksums,
     lease_ttl_s,
     plan_hash,
     read_options,
     write_options,
 )
 from rivet_dagster.engine.run.quality import require_gate_columns
+from rivet_dagster.engine.run.recorded import carried_event, carried_parts, partitions, run_plan
 from rivet_dagster.engine.run.resume import Next
-from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
-from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import CursorRow, RunFinish, RunHeader, UnitRow
+from rivet_dagster.engine.state.models import CursorRow, RunFinish, RunHeader
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -169,7 +172,7 @@ class Session:
     def _open_source(self) -> None:
         """Open the planning connection, and fix now what the readers will hold the source to."""
         source = self.engine.source(self.export)
-        snapshot = self.export.mode in {"full", "incremental"}
+        snapshot = self.export.reads_one_snapshot
         planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         options = write_options(self.export)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
@@ -243,6 +246,8 @@ class Session:
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
+        if self.export.keyset_incremental:
+            self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
         outstanding = frozenset(
@@ -251,13 +256,14 @@ class Session:
         self._notes.append(
             f"run {run.run_id} goes on: {len(outstanding)} of {len(rows)} units are outstanding"
         )
-        return _run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
+        return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
     def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
         """Units of the last complete run, done again in a new run that carries the others."""
         state = self.engine.state
         base = state.latest_run(self.export.name, statuses=("completed",))
-        if base is None or base.consistency != "chunk" or base.plan_hash != self._hash:
+        single = base is not None and base.consistency == "chunk" and base.mode not in ACCUMULATING
+        if base is None or not single or base.plan_hash != self._hash:
             self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
             return None
         rows = state.units(base.run_id)
@@ -270,10 +276,10 @@ class Session:
             header,
             [r.unit for r in rows],
             self.keeper.lease,
-            completed=_carried_parts(state.parts(base.run_id), carried),
+            completed=carried_parts(state.parts(base.run_id), carried),
         )
         self._header = header
-        return _run_plan(
+        return run_plan(
             header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again"
         )
 
@@ -281,9 +287,12 @@ class Session:
         state, planner = self.engine.state, self._planner
         assert planner is not None
         prefix = str(self.engine.prefix(self.export))
-        watermark = self._watermark(prefix, identity) if self.export.mode == "incremental" else None
-        plan: Plan = plan_export(self.export, planner, watermark)
+        watermark = self._watermark(prefix, identity) if self.export.accumulates else None
+        cursor = state.cursor(self.export.name, prefix) if watermark is not None else None
+        seen = resume.versions_read(state, cursor)
+        plan: Plan = plan_export(self.export, planner, watermark, seen)
         self._look_for_drift()
+        self._notes.extend(plan.notes)
         self._cursor = plan.cursor
         self._skip_reason = plan.skip_reason
         header = self._new_header(prefix, plan.strategy, plan.consistency)
@@ -295,7 +304,7 @@ class Session:
             False,
             plan.units,
             frozenset(u.index for u in plan.units),
-            _partitions(plan.units),
+            partitions(plan.units),
             plan.strategy,
             plan.reason,
             planner.facts.est_rows,
@@ -308,11 +317,11 @@ class Session:
         """
         cursor = self.engine.state.cursor(self.export.name, prefix)
         last = self.engine.state.latest_run(self.export.name, prefix=prefix)
-        if cursor is None or (last is not None and last.mode != "incremental"):
+        if cursor is None or (last is not None and last.mode not in ACCUMULATING):
             return None
         assert self._planner is not None
         stream = f"{identity}/{self._planner.facts.stream}"
-        if cursor.column != self.export.cursor_column or cursor.stream not in ("", stream):
+        if cursor.column != cursor_of(self.export).identity or cursor.stream not in ("", stream):
             raise resume_refusal(cursor, self.export, stream)
         return cursor.value
 
@@ -356,7 +365,7 @@ class Session:
             parts.setdefault(row.chunk_index, []).append(row.as_part())
         for unit_row in self.engine.state.units(plan.run_id):
             if unit_row.status == "completed":
-                yield _carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
+                yield carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
 
     def _work_order(self, plan: RunPlan) -> WorkOrder:
         source = self.engine.source(self.export)
@@ -375,7 +384,7 @@ class Session:
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=self._new_reader,
-            checksum=_checksum(options.format, checksum_key(self.export, planner.facts)),
+            checksum=checksums(options.format, checksum_key(self.export, planner.facts)),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
             measure=measure(self.export, columns),
@@ -398,41 +407,11 @@ class Session:
         )
 
 
-def _checksum(file_format: str, key: str | None) -> Checksum | None:
-    """Sums of cell hashes per batch, each cell hashed after its row's key; CSV has none."""
-    return (lambda batch: batch_checksums(batch, key)) if file_format == "parquet" else None
-
-
 def resume_refusal(cursor: CursorRow, export: ExportConfig, stream: str) -> RivetError:
     return RefusalError(
         f"the stored cursor belongs to column '{cursor.column}' of {cursor.stream or 'another stream'}, "
-        f"not to '{export.cursor_column}' of {stream}",
+        f"not to '{cursor_of(export).identity}' of {stream}",
         code="RIVET_STATE_CURSOR_OWNER_MISMATCH",
         export=export.name,
         field="cursor_column",
     )
-
-
-def _carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -> dict[int, Any]:
-    found: dict[int, list[Any]] = {index: [] for index in carried}
-    for row in rows:
-        if row.chunk_index in found:
-            found[row.chunk_index].append(row)
-    return {index: tuple(parts) for index, parts in found.items()}
-
-
-def _carried_event(row: UnitRow, parts: tuple[Part, ...]) -> UnitCommitted:
-    return UnitCommitted(
-        row.unit, row.rows, len(parts), row.bytes, row.seconds, row.attempts, parts, carried=True
-    )
-
-
-def _partitions(units: Collection[WorkUnit]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(u.partition for u in units))
-
-
-def _run_plan(
-    header: RunHeader, rows: Collection[UnitRow], outstanding: frozenset[int], *, resumed: bool, reason: str
-) -> RunPlan:
-    units = tuple(r.unit for r in rows)
-    return RunPlan(header.run_id, resumed, units, outstanding, _partitions(units), header.mode, reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,8 +37,9 @@ class Heap:
 class SourceFacts:
     """What planning needs to know about an export's source, read once.
 
-    est_rows: None when unknown (never analysed). key: NOT NULL unique single columns.
-    integer: names of integer columns. nullable: names that may hold NULL.
+    est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
+    composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
+    indexed (an index begins with it): names.
     signature: changes when the columns do.
     """
 
@@ -49,9 +50,11 @@ class SourceFacts:
     est_rows: int | None
     bytes: int | None
     unique_keys: tuple[str, ...]
+    composite_keys: tuple[tuple[str, ...], ...]
     primary_key: tuple[str, ...]
     integer_columns: frozenset[str]
     nullable: frozenset[str]
+    indexed: frozenset[str]
     relation: Any = None
     notes: tuple[str, ...] = field(default=())
 
@@ -65,14 +68,59 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorBounds:
-    """Bound of a cursor column as the source's own text; None where there is no value.
+class Cursor:
+    """What an incremental export walks along: a column, or the first of two that is not NULL."""
 
-    native_type: the column's type name, which a literal of the bound is cast to.
+    column: str
+    fallback: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What a stored cursor value belongs to."""
+        return self.column if self.fallback is None else f"coalesce({self.column},{self.fallback})"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,) if self.fallback is None else (self.column, self.fallback)
+
+    def spec(self) -> dict[str, str]:
+        """The entries of a unit's spec that name the cursor."""
+        return {"column": self.column} | ({} if self.fallback is None else {"fallback": self.fallback})
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Rows are read once ``column`` (None: the cursor) is ``seconds`` old by the source's clock."""
+
+    seconds: int
+    column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CursorBounds:
+    """Bound of a cursor as the source's own text; None where there is no value to read up to.
+
+    native_type: the cursor's type name. held: rows with a value past ``high`` are left to a later
+    run, for the reason given.
     """
 
     high: str | None
     native_type: str
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LateBounds:
+    """What a run with ``late_rows`` reads: row versions past ``edge`` that ``versions`` selects.
+
+    high: the new watermark, None when there is no such row. versions: for the spec of the units and for
+    the run after this one.
+    """
+
+    native_type: str
+    edge: str | None
+    high: str | None
+    versions: dict[str, Any]
 
 
 class Planner(Protocol):
@@ -83,13 +131,27 @@ class Planner(Protocol):
 
     def snapshot_id(self) -> str | None: ...
 
+    def text_bounds(self, column: str) -> tuple[str, str] | None: ...
+
     def integer_bounds(self, column: str) -> tuple[int, int] | None: ...
 
     def has_nulls(self, column: str) -> bool: ...
 
-    def key_boundaries(self, column: str, ranges: int) -> list[str]: ...
+    def key_boundaries(
+        self, columns: Sequence[str], ranges: int, upto: str | None = None
+    ) -> list[tuple[str, ...]]: ...
 
-    def cursor_bounds(self, column: str, after: str | None) -> CursorBounds: ...
+    def row_boundaries(
+        self, column: str, rows: int, after: str | None = None, upto: str | None = None
+    ) -> list[str]: ...
+
+    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds: ...
+
+    def late_bounds(
+        self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
+    ) -> LateBounds: ...
+
+    def today(self) -> int: ...
 
 
 class UnitReader(Protocol):

@@ -35,9 +35,10 @@ class Column:
     scale: target scale of a decimal, else 0. nullable: the catalog does not rule NULL out.
     distinct: distinct values, estimated (None: unknown); the writer chooses encodings with it.
     integer: the source's values are integers, whatever the file's type is. declared: an override of
-    the export decided the type. parses: the source parses text on the way and may refuse a value.
-    nulls_unfit: values that the type cannot hold become NULL, counted. required: never NULL in the file
-    (columns of our own alone). added: it is ours, not the source's.
+    the export decided the type, and found is what it would be without. parses: the source parses text
+    on the way and may refuse a value. nulls_unfit: values that the type cannot hold become NULL,
+    counted. required: never NULL in the file (columns of our own alone). added: it is ours, not the
+    source's.
     """
 
     name: str
@@ -53,11 +54,17 @@ class Column:
     distinct: float | None = None
     avg_width: int | None = None
     integer: bool = False
+    found: pa.DataType | None = None
     declared: bool = False
     parses: bool = False
     nulls_unfit: bool = False
     required: bool = False
     added: bool = False
+
+    @property
+    def source_arrow(self) -> pa.DataType:
+        """The type that stands for the source's own, whatever an override writes: planning asks it."""
+        return self.arrow if self.found is None else self.found
 
     def field(self) -> pa.Field:
         """The Arrow field with provenance metadata (T3). NOT NULL is not carried (ADR-0016)."""

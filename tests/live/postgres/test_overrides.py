@@ -254,3 +254,16 @@ def test_text_of_an_sql_ascii_database_is_proven_to_be_utf8(ascii_db: TestDataba
     with pytest.raises(RefusalError) as caught:
         exporter.run()
     assert caught.value.sqlstate == "22021"  # PostgreSQL checks what it sends to a UTF-8 client
+
+
+def test_days_are_cut_by_the_sources_type_whatever_is_written(exporter: Exporter) -> None:
+    exporter.db.execute(
+        "CREATE TABLE t (id int, at timestamptz)",
+        "INSERT INTO t SELECT g, timestamptz '2024-01-01+00' + g * interval '7 h'"
+        " FROM generate_series(1, 50) g",
+        "CREATE INDEX ON t (at)",
+    )
+    keys: dict[str, Any] = {"mode": "chunked", "chunk_column": "at", "chunk_by_days": 3}
+    for declared in ("text", "timestamp"):
+        exporter.run(columns={"at": declared}, **keys)
+        assert sorted(exporter.column("id")) == list(range(1, 51))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rivet_dagster.engine.plan import sizing
-from rivet_dagster.engine.plan.planner import _grid_labels, _label_by_index
+from rivet_dagster.engine.plan.plan import grid_labels, label_by_index
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 
 BIGINT = st.integers(-(2**63), 2**63 - 1)
@@ -74,7 +74,7 @@ def units(count: int, size: int = 1, low: int = 0) -> list[WorkUnit]:
 
 @given(st.integers(1, 6_000))
 def test_partitions_stay_few_and_in_order(count: int) -> None:
-    labelled = _label_by_index(units(count))
+    labelled = label_by_index(units(count))
     keys = list(dict.fromkeys(u.partition for u in labelled))
     assert len(keys) <= 500
     assert keys == sorted(keys)
@@ -83,9 +83,9 @@ def test_partitions_stay_few_and_in_order(count: int) -> None:
 @given(st.integers(1, 6_000), st.integers(1, 1_000), st.integers(0, 10**6))
 def test_growth_only_appends_partitions(count: int, size: int, slot: int) -> None:
     low = slot * size
-    before = _grid_labels(size, count)(units(count, size, low))
+    before = grid_labels(size, count)(units(count, size, low))
     grown = count + 1
-    after = _grid_labels(size, grown)(units(grown, size, low))
+    after = grid_labels(size, grown)(units(grown, size, low))
     old, new = {u.partition for u in before}, {u.partition for u in after}
     assert len(new) <= 501
     same_grid = -(-count // 500) == -(-grown // 500)
@@ -94,7 +94,7 @@ def test_growth_only_appends_partitions(count: int, size: int, slot: int) -> Non
 
 
 def test_negative_bounds_have_keys_of_their_own() -> None:
-    labelled = _grid_labels(10, 4)(units(4, 10, -20))
+    labelled = grid_labels(10, 4)(units(4, 10, -20))
     assert [u.partition for u in labelled] == [
         "-000000000020",
         "-000000000010",

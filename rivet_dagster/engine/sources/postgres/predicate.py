@@ -50,15 +50,60 @@ def _range_condition(spec: Mapping[str, Any]) -> str:
     return f"{column} BETWEEN {int(spec['ge'])} AND {int(spec['le'])}"
 
 
-def _key_condition(spec: Mapping[str, Any]) -> str:
-    # an untyped literal takes the column's own type, domains and collation included
-    column = quote_ident(spec["column"])
+_OPERATORS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+def cursor_sql(column: str, fallback: str | None = None) -> str:
+    """The cursor as an expression; one place, so that bounds and reads agree (CC6, CC7)."""
+    name = quote_ident(column)
+    return name if fallback is None else f"COALESCE({name}, {quote_ident(fallback)})"
+
+
+def _bounded(spec: Mapping[str, Any]) -> str:
+    """The bounds of ``column`` (with its ``fallback``), or of ``columns``, compared as rows; else TRUE."""
+    several = "columns" in spec
+    key = (
+        f"({', '.join(quote_ident(c) for c in spec['columns'])})"
+        if several
+        else cursor_sql(spec["column"], spec.get("fallback"))
+    )
     bounds = []
-    if spec.get("gt") is not None:
-        bounds.append(f"{column} > {quote_literal(spec['gt'])}")
-    if spec.get("le") is not None:
-        bounds.append(f"{column} <= {quote_literal(spec['le'])}")
+    for name, operator in _OPERATORS.items():
+        value = spec.get(name)
+        if value is not None:
+            # an untyped literal takes the column's own type, domains and collation included
+            literal = f"({', '.join(map(quote_literal, value))})" if several else quote_literal(value)
+            bounds.append(f"{key} {operator} {literal}")
     return " AND ".join(bounds) or "TRUE"
+
+
+def version_sql(versions: Mapping[str, Any]) -> str:
+    """Row versions made by transactions of [low, high); 32 bits of an id are kept with a row.
+
+    ``next`` bounds every id that the snapshot sees, so the missing bits follow from it, up to one turn of
+    the counter back. Ids below 3 stand for rows that were always there.
+    """
+    following = int(versions["next"])
+    full = (
+        f"CASE WHEN xmin::text::bigint < 3 THEN 0 ELSE"
+        f" {following}::bigint - (({following}::bigint - xmin::text::bigint) & 4294967295) END"
+    )
+    low = versions.get("low")
+    return f"({full}) < {int(versions['high'])}" + ("" if low is None else f" AND ({full}) >= {int(low)}")
+
+
+def _selected(spec: Mapping[str, Any]) -> str:
+    versions = spec.get("versions")
+    return _bounded(spec) if versions is None else f"{_bounded(spec)} AND {version_sql(versions)}"
+
+
+def _or_null(spec: Mapping[str, Any]) -> str:
+    return f"({_selected(spec)} OR {cursor_sql(spec['column'], spec.get('fallback'))} IS NULL)"
+
+
+def _order(spec: Mapping[str, Any]) -> str:
+    columns = spec.get("columns") or [spec["column"]]
+    return " ORDER BY " + ", ".join(quote_ident(c) for c in columns)
 
 
 def tid_condition(first: int, last: int | None) -> str:
@@ -67,25 +112,30 @@ def tid_condition(first: int, last: int | None) -> str:
     return low if last is None else f"{low} AND ctid < '({last},0)'::tid"
 
 
+def _within(pages: str, spec: Mapping[str, Any]) -> str:
+    """Pages of a run with a cursor: what the cursor's bound leaves out belongs to a later run."""
+    return f"{pages} AND {_or_null(spec)}" if "column" in spec else pages
+
+
 def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     """(FROM item, condition, ORDER BY or '') of a unit. Page ranges cover the whole unit here."""
     source = _relation(unit.spec, origin)
     spec = unit.spec
     match unit.kind:
-        case UnitKind.WHOLE if "column" in spec:
-            return source, f"({_key_condition(spec)} OR {quote_ident(spec['column'])} IS NULL)", ""
         case UnitKind.WHOLE:
-            return source, "TRUE", ""
+            return source, _or_null(spec) if "column" in spec else "TRUE", ""
         case UnitKind.PAGES:
-            return source, tid_condition(spec["first"], spec["last"]), ""
+            return source, _within(tid_condition(spec["first"], spec["last"]), spec), ""
         case UnitKind.RANGE:
             return source, _range_condition(spec), ""
         case UnitKind.NULLS:
             return source, f"{quote_ident(spec['column'])} IS NULL", ""
         case UnitKind.KEY:
-            return source, _key_condition(spec), f" ORDER BY {quote_ident(spec['column'])}"
+            return source, _bounded(spec), _order(spec)
+        case UnitKind.SPAN:
+            return source, f"{quote_ident(spec['column'])} IS NOT NULL AND {_bounded(spec)}", ""
         case UnitKind.WINDOW:
-            return source, _key_condition(spec), ""
+            return source, _selected(spec), ""
     raise InternalError(f"unit kind {unit.kind}")
 
 
@@ -99,6 +149,6 @@ def statements(unit: WorkUnit, select: str, origin: Origin) -> list[str]:
     starts = list(range(first, max(end, first + 1), step))
     stops: list[int | None] = [*starts[1:], last]
     return [
-        f"SELECT {select} FROM {source} WHERE {tid_condition(a, b)}"
+        f"SELECT {select} FROM {source} WHERE {_within(tid_condition(a, b), unit.spec)}"
         for a, b in zip(starts, stops, strict=True)
     ]

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
-from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError
+from rivet_dagster.engine.errors import ConfigError, EnvironmentFault, RefusalError, RivetError
 from rivet_dagster.engine.plan.units import WorkUnit
-from rivet_dagster.engine.sources.base import CursorBounds, Heap, SourceCapabilities, SourceFacts
-from rivet_dagster.engine.sources.postgres import catalog, connect
+from rivet_dagster.engine.sources.base import (
+    Cursor,
+    CursorBounds,
+    Heap,
+    LateBounds,
+    Settle,
+    SourceCapabilities,
+    SourceFacts,
+)
+from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
-from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal, quote_relation
+from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import (
     PostgresReader,
     ReadOptions,
@@ -39,16 +48,6 @@ _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
-
-#: The last key of every (1/ranges)-th of the sample, by rank: any ordered type will do. Sorted by the
-#: key itself, not by its text, whose order is another one.
-_BOUNDARIES = """
-WITH sample AS (
-  SELECT {key} AS k, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
-  FROM {source} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (42)
-), ranked AS (SELECT k, r, (r * {ranges} - 1) / n AS slice FROM sample),
-lasts AS (SELECT DISTINCT ON (slice) k, slice FROM ranked ORDER BY slice, r DESC)
-SELECT lasts.k::text AS boundary FROM lasts WHERE slice < {ranges} - 1 ORDER BY lasts.k"""
 
 
 def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
@@ -188,14 +187,19 @@ class PostgresPlanner:
         found = {quote_relation(leaf.schema, leaf.name): leaf.oid for leaf in self.relation.leaves}
         return {**found, self.relation.sql: self.relation.oid}
 
-    def integer_bounds(self, column: str) -> tuple[int, int] | None:
-        """(min, max) of an integer column, None when it has no value."""
+    def text_bounds(self, column: str) -> tuple[str, str] | None:
+        """(min, max) of a column as the server's text, None when it has no value."""
         name = quote_ident(column)
         row = self._query(f"SELECT min({name})::text, max({name})::text FROM {self._from()}")
-        if row is None or row[0] is None:
+        return None if row is None or row[0] is None else (str(row[0]), str(row[1]))
+
+    def integer_bounds(self, column: str) -> tuple[int, int] | None:
+        """(min, max) of an integer column, None when it has no value."""
+        found = self.text_bounds(column)
+        if found is None:
             return None
         try:
-            return int(row[0]), int(row[1])
+            return int(found[0]), int(found[1])
         except ValueError as error:
             raise RefusalError(
                 f"bounds of '{column}' are not integers", code="RIVET_PLAN_BOUNDS_UNREADABLE"
@@ -206,38 +210,56 @@ class PostgresPlanner:
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
 
-    def key_boundaries(self, column: str, ranges: int) -> list[str]:
+    def key_boundaries(
+        self, columns: Sequence[str], ranges: int, upto: str | None = None
+    ) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
-        Sampled by block, sorted by the server, so the column's own order and collation decide.
+        Sampled by block, sorted by the server, so the columns' own order and collation decide.
+        ``upto``: the largest one wanted, of a key of one column.
         """
         if ranges <= 1 or self.relation is None:
             return []
         rows, pages = self.facts.est_rows or 0, max(self.relation.pages, 1)
         share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
-        percent = min(100.0, 100.0 * share)
-        name = quote_ident(column)
-        with self._asking():
-            found = self._connection.execute(
-                _BOUNDARIES.format(key=name, source=self._from(), percent=f"{percent:.6f}", ranges=ranges)
-            ).fetchall()
-        return [str(row[0]) for row in found]
+        statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
+        return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
-    def cursor_bounds(self, column: str, after: str | None) -> CursorBounds:
-        """The highest cursor value past ``after`` in this snapshot. Refuses values that end the order."""
-        name = quote_ident(column)
-        found = self.facts.column(column)
-        native = found.native_type if found else ""
-        where = f" WHERE {name} > {quote_literal(after)}" if after is not None else ""
-        row = self._query(f"SELECT max({name})::text FROM {self._from()}{where}")
-        high = None if row is None or row[0] is None else str(row[0])
-        if high is not None and high.lower() in {"infinity", "nan"}:
-            raise RefusalError(
-                f"cursor column '{column}' holds {high}, past which no row could ever be found",
-                code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
-                field="cursor_column",
-            )
-        return CursorBounds(high, native)
+    def row_boundaries(
+        self, column: str, rows: int, after: str | None = None, upto: str | None = None
+    ) -> list[str]:
+        """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
+
+        after, upto: only rows of (after, upto]. Raises ConfigError for a type without an order.
+        """
+        statement = bounds.counted_boundaries(self._from(), column, rows, after, upto)
+        try:
+            return [str(row[0]) for row in self._rows(statement)]
+        except RivetError as error:
+            if error.sqlstate != "42883":
+                raise
+            raise ConfigError(
+                f"the type of '{column}' has no order",
+                code="RIVET_CONFIG_CHUNK_KEY_UNSUITABLE",
+                field="chunk_column",
+                fix="name a column that can be sorted",
+            ) from error
+
+    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
+        """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
+        return bounds.cursor_bounds(self._query, self._from(), self.facts, cursor, after, settle)
+
+    def late_bounds(
+        self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
+    ) -> LateBounds:
+        """See ``late.late_bounds``: how far row versions may be read."""
+        late.require_versions(self.relation, self._server)
+        ask, source = self._query, self._from()
+        return late.late_bounds(ask, source, self.facts, self._server, cursor, watermark, seconds, seen)
+
+    def today(self) -> int:
+        """The ordinal of the UTC day by the source's clock."""
+        return date.fromisoformat(str(self._one("SELECT (now() AT TIME ZONE 'UTC')::date"))).toordinal()
 
     def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates:
         """Count and statistics of the unit's rows as they are now, by the SQL that reads them (RC2)."""
@@ -267,10 +289,13 @@ class PostgresPlanner:
                 with self._source.connector.transaction(connection, search_path=False):
                     yield
 
-    def _query(self, statement: str) -> tuple[Any, ...] | None:
+    def _rows(self, statement: str) -> list[tuple[Any, ...]]:
         with self._asking():
-            row = self._connection.execute(statement).fetchone()
-            return None if row is None else tuple(row)
+            return [tuple(row) for row in self._connection.execute(statement)]
+
+    def _query(self, statement: str) -> tuple[Any, ...] | None:
+        rows = self._rows(statement)
+        return rows[0] if rows else None
 
     def _one(self, statement: str) -> Any:
         row = self._query(statement)
@@ -351,8 +376,8 @@ def _facts(
     integers = frozenset(c.name for c in columns if c.integer)
     if relation is None:
         names = frozenset(c.name for c in columns)
-        return SourceFacts(None, None, columns, (), None, None, (), (), integers, names)
-    keys = tuple(k.columns[0] for k in relation.unique_keys if len(k.columns) == 1 and k.not_null)
+        return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())
+    unique = [k.columns for k in relation.unique_keys if k.not_null]
     rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
     assert version is not None
     return SourceFacts(
@@ -362,9 +387,11 @@ def _facts(
         _heaps(relation, version),
         rows,
         relation.bytes,
-        keys,
+        tuple(columns[0] for columns in unique if len(columns) == 1),
+        tuple(columns for columns in unique if len(columns) > 1),
         relation.primary_key,
         integers,
         frozenset(c.name for c in columns if c.nullable),
+        relation.indexed,
         relation=relation,
     )

@@ -204,6 +204,7 @@ def decide(
         distinct=distinct,
         avg_width=avg_width,
         integer=found.wire in _INTEGERS,
+        found=None if rule is found else found.arrow,
         declared=rule.declared,
         parses=rule.parses,
         nulls_unfit=rule.nulls_unfit,

@@ -1,0 +1,156 @@
+"""Statements that find bounds: of a cursor, of a key's ranges. Every comparison is the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rivet_dagster.engine.errors import ConfigError, RefusalError
+from rivet_dagster.engine.sources.base import Cursor, CursorBounds, Settle, SourceFacts
+from rivet_dagster.engine.sources.postgres.predicate import cursor_sql
+from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
+
+#: Asks for one row.
+Ask = Callable[[str], tuple[Any, ...] | None]
+
+#: The last key of every (1/ranges)-th of the sample, by rank: any ordered type will do. Sorted by the
+#: key itself, not by its text, whose order is another one.
+_SAMPLED: Final = """
+WITH sample AS (
+  SELECT {select}, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
+  FROM {source} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42){where}
+), ranked AS (SELECT {names}, r, (r * {ranges} - 1) / n AS slice FROM sample),
+lasts AS (SELECT DISTINCT ON (slice) {names}, slice FROM ranked ORDER BY slice, r DESC)
+SELECT {texts} FROM lasts WHERE slice < {ranges} - 1 ORDER BY slice"""
+
+#: The value of every {rows}-th row in the order of the column, equal ones once; not the greatest value.
+_COUNTED: Final = """
+WITH numbered AS (
+  SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,
+    count(*) OVER (ORDER BY {name}) AS up_to, count(*) OVER () AS n
+  FROM {source} WHERE {where}
+), cuts AS (SELECT DISTINCT ON (k) k, r FROM numbered WHERE r % {rows} = 0 AND up_to < n ORDER BY k, r)
+SELECT k::text FROM cuts ORDER BY r"""
+
+#: now() is the start of the transaction, which comes before its snapshot. A time without a zone was
+#: written in UTC or in the server's zone: the earlier reading holds back more, so it loses nothing.
+_LOCAL_NOW: Final = (
+    "LEAST(now() AT TIME ZONE 'UTC', now() AT TIME ZONE"
+    " (SELECT reset_val FROM pg_catalog.pg_settings WHERE name = 'TimeZone'))"
+)
+
+
+def sampled_boundaries(
+    source: str, columns: Sequence[str], ranges: int, percent: float, upto: str | None
+) -> str:
+    """The SELECT of a key's boundaries, its columns as text."""
+    names = [f"k{i}" for i in range(len(columns))]
+    quoted = [quote_ident(column) for column in columns]
+    return _SAMPLED.format(
+        select=", ".join(f"{column} AS {name}" for column, name in zip(quoted, names, strict=True)),
+        key=", ".join(quoted),
+        names=", ".join(names),
+        texts=", ".join(f"{name}::text" for name in names),
+        source=source,
+        where="" if upto is None else f" WHERE {quoted[0]} <= {quote_literal(upto)}",
+        percent=percent,
+        ranges=int(ranges),
+    )
+
+
+def counted_boundaries(source: str, column: str, rows: int, after: str | None, upto: str | None) -> str:
+    """The SELECT of a column's boundaries by exact row numbers, as text."""
+    name = quote_ident(column)
+    where = [f"{name} IS NOT NULL"]
+    where += [f"{name} > {quote_literal(after)}"] if after is not None else []
+    where += [f"{name} <= {quote_literal(upto)}"] if upto is not None else []
+    return _COUNTED.format(name=name, source=source, rows=int(rows), where=" AND ".join(where))
+
+
+def cursor_bounds(
+    ask: Ask, source: str, facts: SourceFacts, cursor: Cursor, after: str | None, settle: Settle | None
+) -> CursorBounds:
+    """The highest cursor value past ``after`` that this snapshot may be read up to.
+
+    Without ``settle`` that is the highest one, but of dates yesterday's: more rows of today may come,
+    and they would not lie past today. Refuses values that end the order.
+    """
+    key = cursor_sql(cursor.column, cursor.fallback)
+    past = f"{key} IS NOT NULL" if after is None else f"{key} > {quote_literal(after)}"
+    kind = cursor_type(ask, source, facts, cursor)
+    top = _last(ask, source, key, past)
+    if top is not None and top.lower() in {"infinity", "nan"}:
+        raise RefusalError(
+            f"the cursor {cursor.identity} holds {top}, past which no row could ever be found",
+            code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
+            field="cursor_column",
+        )
+    if settle is None and kind == "date":
+        settle = Settle(0)
+    if settle is None or top is None:
+        return CursorBounds(top, kind)
+    if settle.column is not None and (settle.column,) != cursor.columns:
+        return _below_unsettled(ask, source, facts, key, past, top, kind, settle)
+    high = _last(ask, source, key, f"{past} AND {key} <= {_cutoff(kind, settle, cursor.identity)}")
+    if high == top:
+        return CursorBounds(top, kind)
+    where = f"past {high} " if high is not None else ""
+    return CursorBounds(high, kind, f"rows {where}are not settled yet")
+
+
+def _below_unsettled(
+    ask: Ask, source: str, facts: SourceFacts, key: str, past: str, top: str, kind: str, settle: Settle
+) -> CursorBounds:
+    """The highest value below that of the first row which is not settled by a column of its own."""
+    assert settle.column is not None
+    age = facts.column(settle.column)
+    name = quote_ident(settle.column)
+    cutoff = _cutoff(age.native_type if age else "", settle, settle.column)
+    first = ask(
+        f"SELECT k::text, s IS NULL FROM (SELECT {key} AS k, {name} AS s FROM {source}"
+        f" WHERE {past} AND ({name} <= {cutoff}) IS NOT TRUE ORDER BY 1, 2 NULLS FIRST LIMIT 1) AS q"
+    )
+    if first is None:
+        return CursorBounds(top, kind)
+    high = _last(ask, source, key, f"{past} AND {key} < {quote_literal(str(first[0]))}")
+    why = f"'{settle.column}' is NULL there" if first[1] else "it is not settled yet"
+    return CursorBounds(high, kind, f"rows from {first[0]} on are left: {why}")
+
+
+def _last(ask: Ask, source: str, key: str, where: str) -> str | None:
+    # not max(): uuid and others are ordered without having it. Cast outside and sorted by position: a
+    # name in ORDER BY means the output column, which would be the text
+    row = ask(
+        f"SELECT k::text FROM (SELECT {key} AS k FROM {source} WHERE {where} ORDER BY 1 DESC LIMIT 1) AS q"
+    )
+    return None if row is None else str(row[0])
+
+
+def cursor_type(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor) -> str:
+    """The name of the cursor's type; ``date`` for a domain over it too."""
+    found = facts.column(cursor.column)
+    if cursor.fallback is None and found is not None:
+        return "date" if pa.types.is_date(found.source_arrow) else found.native_type
+    key = cursor_sql(cursor.column, cursor.fallback)
+    row = ask(f"SELECT pg_catalog.pg_typeof((SELECT {key} FROM {source} LIMIT 0))::text")
+    assert row is not None
+    return str(row[0])
+
+
+def _cutoff(native: str, settle: Settle, name: str) -> str:
+    """The latest settled value of a column of this type, as SQL."""
+    ago = f"interval '{int(settle.seconds)} seconds'"
+    if native == "date":
+        return f"(({_LOCAL_NOW} - {ago})::date - 1)"  # a day is settled when all of it is
+    if native.startswith("timestamp") and native.endswith("with time zone"):
+        return f"(now() - {ago})"
+    if native.startswith("timestamp"):
+        return f"({_LOCAL_NOW} - {ago})"
+    raise ConfigError(
+        f"`settle` needs a date or timestamp, and '{name}' is {native}",
+        code="RIVET_CONFIG_INVALID",
+        field="settle",
+        fix="name such a column in `settle: {column: ...}`",
+    )
