@@ -130,7 +130,7 @@ def test_a_full_run_takes_the_place_of_the_one_before(rig: Rig) -> None:
         first = rig.run()
         old = {p.name for p in rig.parts()}
         rig.db.execute(
-            "DELETE FROM things WHERE id % 2 = 0", "UPDATE things SET word = 'new' WHERE id % 5 = 0"
+            f"DELETE FROM things WHERE id % {divisor} = 0", "UPDATE things SET word = 'new' WHERE id % 5 = 0"
         )
         second = rig.run()
         assert_exact(rig)
@@ -167,7 +167,7 @@ def test_chosen_partitions_run_alone_and_the_manifest_is_whole(rig: Rig) -> None
     assert_exact(rig)
 
 
-CODECS: Final = [
+CODECS: Final[list[tuple[dict[str, Any], str]]] = [
     ({"compression": "none"}, "UNCOMPRESSED"),
     ({"compression": "snappy"}, "SNAPPY"),
     ({"compression": "gzip", "compression_level": 1}, "GZIP"),
@@ -189,7 +189,7 @@ def test_codecs(rig: Rig) -> None:
 
 def test_files_turn_over_at_their_size(rig: Rig) -> None:
     things(rig.db)
-    options = {"compression": "none", "parquet": {"row_group_rows": 200}}
+    options: dict[str, Any] = {"compression": "none", "parquet": {"row_group_rows": 200}}
     rig.export(**options, max_file_size="100KB").run()
     parts = rig.parts()
     assert len(parts) > 3
