@@ -241,7 +241,10 @@ def _run_one(
                 click.echo(f"{name}: {event.text}", err=True)
             elif isinstance(event, UnitFailed):
                 click.echo(f"{name}: unit {event.unit.index} failed: {event.error}", err=True)
-        return session.finalize()
+        outcome = session.finalize()
+    for text in outcome.warnings:
+        click.echo(f"{name}: {text}", err=True)
+    return outcome
 
 
 def _entry(outcome: RunOutcome) -> dict[str, Any]:
@@ -256,6 +259,8 @@ def _entry(outcome: RunOutcome) -> dict[str, Any]:
         "mode": outcome.mode,
         "skip_reason": outcome.skip_reason,
         "manifest": outcome.manifest_uri,
+        "warnings": list(outcome.warnings),
+        **outcome.details,
     }
 
 

@@ -132,6 +132,8 @@ def table_metadata(outcome: RunOutcome, *, partitions: int) -> dict[str, Any]:
         "units": outcome.units,
         "partitions": partitions,
     }
+    if nulled := sum(outcome.details.get("nulled", {}).values()):
+        metadata["values_nulled"] = nulled
     if outcome.manifest_uri:
         metadata["manifest"] = outcome.manifest_uri
     return metadata

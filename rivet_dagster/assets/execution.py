@@ -186,6 +186,8 @@ class ExportRun:
             self.context.log.info(f"run {plan.run_id}: units of other partitions are still to do")
             return
         outcome = session.finalize()
+        for text in outcome.warnings:
+            self.context.log.warning(redact(text))
         yield from self._table(outcome, partitions=len(plan.partitions))
         if self.validates:
             yield from self._validate(session, outcome)

@@ -1,10 +1,23 @@
-"""The type names that ``columns:`` takes. Only the spelling is checked here."""
+"""The type names that ``columns:`` takes, and value policies. Only the spelling is checked here."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from typing import Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator
+
+
+def _policy(value: Any) -> Any:
+    # an unquoted `null` is how YAML spells nothing, and here it is a word
+    return "null" if value is None else str(value)
+
+
+ValuePolicy = Annotated[Literal["error", "null", "text"], BeforeValidator(_policy)]
+
+#: Types of the language that no file of ours has: nanoseconds end in 2262.
+NOT_WRITTEN: Final = frozenset({"timestamp_ns", "timestamp_tz_ns"})
 
 _NAMES = """
 bool boolean int2 int4 int8 smallint int integer bigint int16 int32 int64 float4 float8 real double

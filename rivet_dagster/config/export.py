@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr
 
 from rivet_dagster.config.base import Context, Flag, Int, Name, Number, Problem, Section, Text, TextList
 from rivet_dagster.config.cdc import CdcConfig
+from rivet_dagster.config.column_types import ValuePolicy
 from rivet_dagster.config.dagster_block import ExportDagster
 from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.config.export_rules import export_problems
@@ -81,6 +82,7 @@ class ExportConfig(Section):
     meta_columns: MetaColumns = MetaColumns()
     quality: QualityConfig | None = None
     columns: Mapping[Text, Text] = {}
+    value_policy: Mapping[Text, ValuePolicy] = {}
     target: Text | None = None
     on_schema_drift: Literal["warn", "continue", "fail"] = "warn"
     shape_drift_warn_factor: Annotated[Number, Field(ge=0)] | None = None
@@ -118,6 +120,22 @@ class ExportConfig(Section):
         if self.query_file is not None:
             text = ((self._dir or Path()) / self.query_file).read_text(encoding="utf-8-sig")
         return None if text is None else text.strip().rstrip(";").rstrip()
+
+    @property
+    def column_types(self) -> dict[str, str]:
+        """``columns`` by column name; ``table.column`` wins over ``column``."""
+        plain = {name: kind for name, kind in self.columns.items() if "." not in name}
+        qualified = {n.rpartition(".")[2]: kind for n, kind in self.columns.items() if "." in n}
+        return plain | qualified
+
+    @property
+    def value_policies(self) -> dict[str, ValuePolicy]:
+        """``value_policy`` of the columns that it names."""
+        return {name: policy for name, policy in self.value_policy.items() if name != "*"}
+
+    @property
+    def default_policy(self) -> ValuePolicy:
+        return self.value_policy.get("*", "error")
 
     @property
     def max_file_bytes(self) -> int | None:

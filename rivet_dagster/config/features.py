@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.config.base import KeyPath, Problem, Section
+from rivet_dagster.config.column_types import NOT_WRITTEN
 
 if TYPE_CHECKING:
     from rivet_dagster.config.root import RivetConfig
@@ -52,14 +53,8 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("tuning", "min_parallel", (None, 1), "set `parallel` by hand"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
     Feature("export", "partition_by", (None,), "write one export for each range"),
-    Feature("export", "quality", (None,), "add asset checks in Dagster"),
-    Feature("export", "columns", ({},), "cast in `query:`"),
-    Feature("export", "on_schema_drift", ("warn", "continue"), "use `warn` and look at the run's events"),
-    Feature("export", "shape_drift_warn_factor", (None, 0.0), "remove it"),
     Feature("export", "verify", ("size",), "use `verify: size`"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
-    Feature("export.meta_columns", "exported_at", (False,), "add the column in `query:`"),
-    Feature("export.meta_columns", "row_hash", (False,), "add the column in `query:`"),
     Feature("export.destination", "type", ("local",), "use `type: local`"),
 )
 
@@ -85,10 +80,17 @@ def not_built(config: RivetConfig) -> Iterator[Problem]:
     for at, export in enumerate(config.exports):
         here: KeyPath = ("exports", at)
         yield from _check("export", export, here)
-        yield from _check("export.meta_columns", export.meta_columns, (*here, "meta_columns"))
         yield from _check("export.destination", export.destination, (*here, "destination"))
         if export.tuning is not None:
             yield from _check("tuning", export.tuning, (*here, "tuning"))
+        for column, declared in export.columns.items():
+            if declared.strip().lower() in NOT_WRITTEN:
+                yield Problem(
+                    (*here, "columns", column),
+                    f"the type `{declared}` is not built yet",
+                    "use `timestamp`, whose unit is the server's own, or `text`",
+                    NOT_BUILT,
+                )
         for token in export.destination.tokens():
             if token in UNFILLED_TOKENS:
                 yield Problem(
@@ -111,5 +113,5 @@ def _check(name: str, section: Section, path: KeyPath) -> Iterator[Problem]:
 
 _BY_SECTION: Final[dict[str, tuple[Feature, ...]]] = {
     name: tuple(f for f in FEATURES if f.section == name)
-    for name in ("", "source", "tuning", "export", "export.meta_columns", "export.destination")
+    for name in ("", "source", "tuning", "export", "export.destination")
 }

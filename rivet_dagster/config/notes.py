@@ -111,6 +111,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "meta_columns": "Columns added to every row.",
         "quality": "Gates over the written rows.",
         "columns": "Types to use instead of the ones found.",
+        "value_policy": "Column, or `*`, to what becomes of a value that its type cannot hold: `error`, "
+        "`null` (counted) or `text` for the whole column (addition of this project).",
         "target": "Warehouse that a type report is for.",
         "on_schema_drift": "What a changed shape of the source leads to.",
         "shape_drift_warn_factor": "Warn when values grow by this factor; 0 is off.",

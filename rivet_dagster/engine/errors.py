@@ -71,6 +71,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_CONFIG_SOURCE_URL_SCHEME_MISMATCH": CodeEntry("usage", "Use a URL of the source's own scheme."),
     "RIVET_CONFIG_ENV_UNSET": CodeEntry("usage", "Set the named environment variable for the process."),
     "RIVET_CONFIG_CURSOR_COLUMN_CASE": CodeEntry("usage", "Write the column exactly as the table spells it."),
+    "RIVET_CONFIG_COLUMN_OVERRIDE_CASE": CodeEntry(
+        "usage", "Write the column exactly as the table spells it."
+    ),
     "RIVET_CONFIG_COLUMN_UNKNOWN": CodeEntry("usage", "Name a column that the table has."),
     "RIVET_CONFIG_CHUNK_KEY_UNSUITABLE": CodeEntry(
         "usage", "Choose an integer chunk_column, or a NOT NULL unique chunk_by_key, or mode: full."
@@ -143,6 +146,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     ),
     "RIVET_VERIFY_SUCCESS_MALFORMED": CodeEntry("integrity", "Remove the _SUCCESS file and validate again."),
     "RIVET_RECONCILE_MISMATCH": CodeEntry("integrity", "Run the repair job of the export."),
+    "RIVET_QUALITY_FAILED": CodeEntry(
+        "integrity", "Correct the rows at the source, or the gate in `quality:`, and run again."
+    ),
     "RIVET_UNIT_COUNT_MISMATCH": CodeEntry("integrity", "Report it; the unit was not committed."),
     # busy and transient
     "RIVET_STATE_RUN_IN_PROGRESS": CodeEntry("busy", "Wait for the other run, or raise lock_wait."),

@@ -92,13 +92,19 @@ def day_column(export: ExportConfig, facts: SourceFacts) -> str:
 
 def is_day(facts: SourceFacts, name: str) -> bool:
     column = facts.column(name)
-    return column is not None and (pa.types.is_date(column.arrow) or pa.types.is_timestamp(column.arrow))
+    return column is not None and (
+        pa.types.is_date(column.source_arrow) or pa.types.is_timestamp(column.source_arrow)
+    )
 
 
 def day_literal(facts: SourceFacts, column: str, ordinal: int) -> str:
     """Midnight in UTC at the start of a day, as text of the column's type."""
     found = facts.column(column)
-    zone = " 00:00:00+00" if found and pa.types.is_timestamp(found.arrow) and found.arrow.tz else ""
+    zone = (
+        " 00:00:00+00"
+        if found and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
+        else ""
+    )
     return _text(max(ordinal, 1)) + zone
 
 

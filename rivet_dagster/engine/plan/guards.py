@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
-from rivet_dagster.engine.plan import sizing
+from rivet_dagster.engine.plan import columns, sizing
 from rivet_dagster.engine.sources.base import SourceFacts
 
 if TYPE_CHECKING:
@@ -72,18 +71,8 @@ def refuse_scan(export: ExportConfig, facts: SourceFacts, key: str, columns: Seq
 
 def require_column(facts: SourceFacts, export: str, key: str, name: str) -> None:
     """Raise ConfigError unless the source has the column, exactly as spelled."""
-    have = [c.name for c in facts.columns]
-    if name in have:
-        return
-    other_case = [c for c in have if c.lower() == name.lower()]
-    near = other_case or difflib.get_close_matches(name, have, n=1)
-    raise ConfigError(
-        f"there is no column '{name}'",
-        code="RIVET_CONFIG_CURSOR_COLUMN_CASE" if other_case else "RIVET_CONFIG_COLUMN_UNKNOWN",
-        export=export,
-        field=key,
-        fix=f"did you mean '{near[0]}'?" if near else f"name one of: {', '.join(have[:20])}",
-    )
+    names = [c.name for c in facts.columns]
+    columns.require_column(names, export, key, name, case_code="RIVET_CONFIG_CURSOR_COLUMN_CASE")
 
 
 def chunk_rows(export: ExportConfig, facts: SourceFacts) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -41,12 +41,47 @@ class WorkUnit:
         return f"chunk {self.index} [{self.start_key or ''}..{self.end_key or ''}]"
 
 
+def _merged(
+    one: Mapping[str, int], other: Mapping[str, int], join: Callable[[list[int]], int]
+) -> dict[str, int]:
+    names = dict.fromkeys([*one, *other])
+    return {name: join([side[name] for side in (one, other) if name in side]) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class PartStats:
+    """Figures of a part's rows by column name; a column that was not measured is not there.
+
+    nulls: NULL cells. widths: bytes of the longest text or binary. nulled: values that no type of the
+    file holds and that the policy ``null`` replaced (of the whole unit, on its first part).
+    """
+
+    nulls: Mapping[str, int] = field(default_factory=dict)
+    widths: Mapping[str, int] = field(default_factory=dict)
+    nulled: Mapping[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, dict[str, int]]:
+        return {name: dict(getattr(self, name)) for name in self.__slots__}
+
+    def joined(self, other: PartStats) -> PartStats:
+        """Of the rows of both."""
+        return PartStats(
+            _merged(self.nulls, other.nulls, sum),
+            _merged(self.widths, other.widths, max),
+            _merged(self.nulled, other.nulled, sum),
+        )
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Mapping[str, int]]) -> PartStats:
+        return cls(found.get("nulls", {}), found.get("widths", {}), found.get("nulled", {}))
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A finished file at the destination. path: relative to the export's prefix. size in bytes.
 
     fingerprint: ``xxh3:<16 hex>`` of the file's bytes. checksums: column -> order-free sum of cell
-    hashes (None: not taken, e.g. CSV).
+    hashes (None: not taken, e.g. CSV). stats: figures of its rows, None when none were asked for.
     """
 
     path: str
@@ -55,3 +90,4 @@ class Part:
     fingerprint: str
     md5: str = ""
     checksums: Mapping[str, int] | None = None
+    stats: PartStats | None = None

@@ -48,7 +48,7 @@ def _start(export: ExportConfig, facts: SourceFacts, column: str, day: int) -> s
 def _require(export: ExportConfig, facts: SourceFacts, name: str) -> None:
     require_column(facts, export.name, "time_column", name)
     found = facts.column(name)
-    kind = found.arrow if found else pa.null()
+    kind = found.source_arrow if found else pa.null()
     if export.time_column_type == "unix":
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
             raise wrong_kind(export, facts, "time_column", "`time_column_type: unix` needs a number")

@@ -14,6 +14,7 @@ from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
+from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin
 from rivet_dagster.engine.sources.postgres.source import PostgresSource
 from rivet_dagster.engine.state.location import StateLocation
@@ -75,7 +76,8 @@ class Engine:
         origin = Origin(*relation) if relation else Origin(query=export.query_text())
         limits = SessionLimits(tuning.statement_timeout_s * 1000, tuning.lock_timeout_s * 1000)
         source = self.config.source
-        return PostgresSource(export.name, origin, lambda: source.resolve().conninfo_kwargs(), limits)
+        rules = ColumnRules(export.column_types, export.value_policies, export.default_policy)
+        return PostgresSource(export.name, origin, lambda: source.resolve().conninfo_kwargs(), limits, rules)
 
     def prefix(self, export: ExportConfig) -> Path:
         """The export's folder, its tokens expanded now; a run expands them once and keeps the result."""

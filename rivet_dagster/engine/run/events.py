@@ -66,7 +66,11 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. bytes: of the finished files. seconds: of this session."""
+    """How a run ended. bytes: of the finished files. seconds: of this session.
+
+    warnings: what its end found and a person should see; lines that no event told before. details:
+    ``nulled`` (column -> values that the value policy replaced), ``quality`` (gates and their figures).
+    """
 
     status: str
     run_id: str
@@ -82,6 +86,7 @@ class RunOutcome:
     manifest_uri: str | None
     skip_reason: str | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -12,9 +12,13 @@ from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import IntegrityError
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
+from rivet_dagster.engine.run.added import row_hash_record
+from rivet_dagster.engine.run.drift import widest, width_drift
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.figures import policies_record, total, width_factor
 from rivet_dagster.engine.run.options import checksum_key
+from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.state.models import (
     Boundary,
@@ -60,23 +64,26 @@ class Finalizer:
     def finish(self, plan: RunPlan) -> RunOutcome:
         """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
         rows = self.state.parts(self.header.run_id)
+        report = evaluate(self.export, [row.as_part() for row in rows], self.store)
+        report.raise_if_failed(self.export.name)
         manifest = self._manifest(plan, rows)
         data = manifest.to_bytes()
         self.store.put_bytes(names.manifest_copy(self.header.run_id), data)
         fault_point("after_manifest_copy")
-        return self._publish(manifest, data)
+        return self._publish(manifest, data, report)
 
     def roll_forward(self) -> RunOutcome:
         """Finish a run whose manifest an earlier process had written: the very same bytes (M4)."""
         data = self.store.read_bytes(names.manifest_copy(self.header.run_id), MAX_MANIFEST_BYTES)
         assert data is not None
-        return self._publish(parse_manifest(data), data)
+        return self._publish(parse_manifest(data), data, QualityReport())
 
     def skipped(self, reason: str) -> RunOutcome:
         """Nothing to do: the prefix stays as it is, marker and manifest included."""
+        evaluate(self.export, (), self.store).raise_if_failed(self.export.name)
         return self._outcome("skipped", rows=0, files=0, size=0, units=0, manifest_uri=None, reason=reason)
 
-    def _publish(self, manifest: Manifest, data: bytes) -> RunOutcome:
+    def _publish(self, manifest: Manifest, data: bytes, report: QualityReport) -> RunOutcome:
         self.store.put_bytes(names.MANIFEST, data)
         fault_point("after_manifest_update")
         self._clear_folder(manifest)
@@ -85,7 +92,15 @@ class Finalizer:
         self.store.put_bytes(names.SUCCESS, success_body(data))
         fault_point("after_success")
         size = sum(p.size_bytes for p in manifest.committed)
-        self._complete(manifest, size)
+        figures = total(row.stats for row in self.state.parts(self.header.run_id))
+        known = self.state.widths(self.export.name) or {}
+        grown = width_drift(known, figures.widths, width_factor(self.export))
+        replaced = [
+            f"{count} values of '{name}' have no form in its type and are NULL"
+            for name, count in figures.nulled.items()
+        ]
+        details = {"nulled": dict(figures.nulled), "quality": report.as_json()}
+        self._complete(manifest, size, widest(known, figures.widths), details)
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
         return self._outcome(
@@ -95,6 +110,8 @@ class Finalizer:
             size=size,
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
+            warnings=(*replaced, *grown, *report.warnings),
+            details=details,
         )
 
     def _manifest(self, plan: RunPlan, rows: tuple[PartRow, ...]) -> Manifest:
@@ -120,6 +137,8 @@ class Finalizer:
             units=[UnitParts(unit, parts.get(unit.index, ())) for unit in plan.units],
             consistency=self.header.consistency or "",
             supersedes=supersedes,
+            policies=policies_record(self.export, self.columns, total(row.stats for row in rows)),
+            row_hash=row_hash_record(self.export, self.columns),
             checksum_key_column=checksum_key(self.export, self.facts),
         )
 
@@ -176,7 +195,9 @@ class Finalizer:
                 export=self.export.name,
             )
 
-    def _complete(self, manifest: Manifest, size: int) -> None:
+    def _complete(
+        self, manifest: Manifest, size: int, widths: dict[str, int], details: dict[str, Any]
+    ) -> None:
         units = manifest.additions.units if manifest.additions else ()
         extraction = manifest.source.extraction
         metrics: dict[str, Any] = {
@@ -187,6 +208,7 @@ class Finalizer:
             "format": manifest.format,
             "mode": self.export.mode,
             "schema_fingerprint": manifest.schema_fingerprint,
+            **details,
         }
         self.state.finish_run(
             self.header.run_id,
@@ -196,6 +218,7 @@ class Finalizer:
                 metrics=metrics,
                 cursor=self._cursor_of(manifest.source),
                 schema_json=self.header.schema_json,
+                widths=widths or None,
                 committed=self._boundary(extraction, len(units)),
                 events=(JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),),
             ),
@@ -236,6 +259,8 @@ class Finalizer:
         units: int,
         manifest_uri: str | None,
         reason: str | None = None,
+        warnings: tuple[str, ...] = (),
+        details: dict[str, Any] | None = None,
     ) -> RunOutcome:
         return RunOutcome(
             status=status,
@@ -252,4 +277,6 @@ class Finalizer:
             manifest_uri=manifest_uri,
             skip_reason=reason,
             notes=self.notes,
+            warnings=warnings,
+            details=details or {},
         )

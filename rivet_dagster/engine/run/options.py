@@ -8,7 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.sources.base import SourceFacts
+from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.read import ReadOptions
 from rivet_dagster.engine.state.lease import DEFAULT_TTL_S
 from rivet_dagster.engine.write.base import WriteOptions
@@ -64,6 +66,11 @@ def checksum_key(export: ExportConfig, facts: SourceFacts) -> str | None:
     return None
 
 
+def checksums(file_format: str, key: str | None) -> Checksum | None:
+    """Sums of cell hashes per batch, each cell hashed after its row's key; CSV has none."""
+    return (lambda batch: batch_checksums(batch, key)) if file_format == "parquet" else None
+
+
 def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
     """Changes when a run in progress could not be continued: other rows, other columns, other files."""
     parts = {
@@ -76,7 +83,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
                 "time_column", "time_column_type", "days_window", "chunk_column", "chunk_size",
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
                 "consistency", "format", "compression",
-                "compression_level", "compression_profile", "parquet", "max_file_size",
+                "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns",
             },
         ),
         "query": export.query_text(),

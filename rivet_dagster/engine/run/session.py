@@ -6,35 +6,46 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.errors import RivetError, UsageError, error_object, representative
+from rivet_dagster.engine.errors import (
+    IntegrityError,
+    RivetError,
+    SchemaDriftError,
+    UsageError,
+    error_object,
+    representative,
+)
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
-from rivet_dagster.engine.plan.units import Part, WorkUnit
+from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
-from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
+from rivet_dagster.engine.run.added import added_columns, extender
+from rivet_dagster.engine.run.drift import schema_drift
+from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
+from rivet_dagster.engine.run.figures import measure
 from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import (
     checksum_key,
+    checksums,
     lease_ttl_s,
     plan_hash,
     read_options,
     write_options,
 )
+from rivet_dagster.engine.run.quality import require_gate_columns
+from rivet_dagster.engine.run.recorded import carried_event, carried_parts, partitions, run_plan
 from rivet_dagster.engine.run.resume import Next
-from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
-from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import RunFinish, RunHeader, UnitRow
+from rivet_dagster.engine.state.models import RunFinish, RunHeader
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -122,7 +133,8 @@ class Session:
             yield from pool.events()
         finally:
             self._errors.extend(pool.errors)
-        self._record_failure()
+        if (failure := self.failure()) is not None:
+            self._record_failure(failure)
 
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
@@ -140,7 +152,11 @@ class Session:
         if progress.completed < progress.total:
             raise self._failure(progress.total - progress.completed)
         fault_point("before_finalize")
-        return finalizer.finish(plan)
+        try:
+            return finalizer.finish(plan)
+        except IntegrityError as error:
+            self._record_failure(error)
+            raise
 
     @contextlib.contextmanager
     def _naming_the_export(self) -> Iterator[None]:
@@ -159,6 +175,9 @@ class Session:
         options = write_options(self.export)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
         self._new_reader = source.readers(planner, options.format, reading)
+        found = planner.facts.columns
+        self._columns = (*found, *added_columns(self.export, found))
+        require_gate_columns(self.export, self._columns)
 
     def _planner_of_run(self) -> PostgresPlanner:
         assert self._planner is not None
@@ -178,10 +197,9 @@ class Session:
         """The error that stands for this session's failed units, None without any."""
         return representative(self._errors) if self._errors else None
 
-    def _record_failure(self) -> None:
+    def _record_failure(self, error: RivetError) -> None:
         """Keep the metric row of a failed attempt; the run stays open, so that it can be continued."""
-        error = self.failure()
-        if error is None or error.code == "RIVET_STATE_LEASE_LOST":
+        if error.code == "RIVET_STATE_LEASE_LOST":
             return
         finish = RunFinish(
             "failed",
@@ -236,7 +254,7 @@ class Session:
         self._notes.append(
             f"run {run.run_id} goes on: {len(outstanding)} of {len(rows)} units are outstanding"
         )
-        return _run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
+        return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
     def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
         """Units of the last complete run, done again in a new run that carries the others."""
@@ -256,10 +274,10 @@ class Session:
             header,
             [r.unit for r in rows],
             self.keeper.lease,
-            completed=_carried_parts(state.parts(base.run_id), carried),
+            completed=carried_parts(state.parts(base.run_id), carried),
         )
         self._header = header
-        return _run_plan(
+        return run_plan(
             header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again"
         )
 
@@ -270,7 +288,7 @@ class Session:
         cursor = resume.cursor_to_go_on(state, self.export, prefix, f"{identity}/{planner.facts.stream}")
         watermark = None if cursor is None else cursor.value
         plan: Plan = plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
-        self._note_drift(planner)
+        self._look_for_drift()
         self._notes.extend(plan.notes)
         self._cursor = plan.cursor
         self._skip_reason = plan.skip_reason
@@ -283,30 +301,26 @@ class Session:
             False,
             plan.units,
             frozenset(u.index for u in plan.units),
-            _partitions(plan.units),
+            partitions(plan.units),
             plan.strategy,
             plan.reason,
             planner.facts.est_rows,
         )
 
-    def _note_drift(self, planner: PostgresPlanner) -> None:
+    def _look_for_drift(self) -> None:
+        """Note, or refuse, what the source changed about its columns since the last complete run."""
         accepted = self.engine.state.accepted_schema(self.export.name)
         if accepted is None or self.export.on_schema_drift == "continue":
             return
-        before = {c["name"]: c["type"] for c in json.loads(accepted)}
-        now = {c.name: str(c.arrow) for c in planner.facts.columns}
-        added = sorted(now.keys() - before.keys())
-        removed = sorted(before.keys() - now.keys())
-        retyped = sorted(n for n in now.keys() & before.keys() if now[n] != before[n])
-        for what, columns in (("added", added), ("removed", removed), ("retyped", retyped)):
-            if columns:
-                self._notes.append(f"schema drift: columns {what}: {', '.join(columns)}")
+        changes = schema_drift(accepted, self._columns)
+        if changes and self.export.on_schema_drift == "fail":
+            raise SchemaDriftError("; ".join(changes), export=self.export.name)
+        self._notes.extend(changes)
 
     def _new_header(
         self, prefix: str, mode: str, consistency: str | None, *, parent: str | None = None
     ) -> RunHeader:
-        assert self._planner is not None
-        columns = [c.as_json() for c in self._planner.facts.columns]
+        columns = [c.as_json() for c in self._columns]
         return RunHeader(
             run_id=new_run_id(self.export.name),
             export_name=self.export.name,
@@ -333,14 +347,17 @@ class Session:
             parts.setdefault(row.chunk_index, []).append(row.as_part())
         for unit_row in self.engine.state.units(plan.run_id):
             if unit_row.status == "completed":
-                yield _carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
+                yield carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
 
     def _work_order(self, plan: RunPlan) -> WorkOrder:
         source = self.engine.source(self.export)
         options = write_options(self.export)
         tuning = self.engine.config.tuning_for(self.export)
         planner = self._planner_of_run()
-        columns = source.file_columns(planner.facts.columns, options.format)
+        columns = source.file_columns(self._columns, options.format)
+        run = self.engine.state.get_run(plan.run_id)
+        assert run is not None
+        assert run.created_at is not None
         return WorkOrder(
             run_id=plan.run_id,
             state=self.engine.state,
@@ -349,9 +366,11 @@ class Session:
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=self._new_reader,
-            checksum=_checksum(options.format, checksum_key(self.export, planner.facts)),
+            checksum=checksums(options.format, checksum_key(self.export, planner.facts)),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
+            measure=measure(self.export, columns),
+            extend=extender(self.export, columns, run.created_at),
         )
 
     def _finalizer(self) -> Finalizer:
@@ -362,39 +381,9 @@ class Session:
             store=self._store(self.header.prefix),
             export=self.export,
             header=self.header,
-            columns=self._planner.facts.columns,
+            columns=self._columns,
             facts=self._planner.facts,
             window=self._cursor,
             notes=tuple(self._notes),
             started=self._started,
         )
-
-
-def _checksum(file_format: str, key: str | None) -> Checksum | None:
-    """Sums of cell hashes per batch, each cell hashed after its row's key; CSV has none."""
-    return (lambda batch: batch_checksums(batch, key)) if file_format == "parquet" else None
-
-
-def _carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -> dict[int, Any]:
-    found: dict[int, list[Any]] = {index: [] for index in carried}
-    for row in rows:
-        if row.chunk_index in found:
-            found[row.chunk_index].append(row)
-    return {index: tuple(parts) for index, parts in found.items()}
-
-
-def _carried_event(row: UnitRow, parts: tuple[Part, ...]) -> UnitCommitted:
-    return UnitCommitted(
-        row.unit, row.rows, len(parts), row.bytes, row.seconds, row.attempts, parts, carried=True
-    )
-
-
-def _partitions(units: Collection[WorkUnit]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(u.partition for u in units))
-
-
-def _run_plan(
-    header: RunHeader, rows: Collection[UnitRow], outstanding: frozenset[int], *, resumed: bool, reason: str
-) -> RunPlan:
-    units = tuple(r.unit for r in rows)
-    return RunPlan(header.run_id, resumed, units, outstanding, _partitions(units), header.mode, reason)

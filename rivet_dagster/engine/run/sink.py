@@ -13,13 +13,16 @@ import xxhash
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults, os_fault
 from rivet_dagster.engine.errors import RivetError
-from rivet_dagster.engine.plan.units import Part
+from rivet_dagster.engine.plan.units import Part, PartStats
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.write.base import PartWriter, WriteOptions
 
 _BLOCK = 1 << 20
 
 Checksum = Callable[[pa.RecordBatch], dict[str, int]]
+Measure = Callable[[pa.RecordBatch], PartStats]
+#: Adds the columns that are ours to a batch of the source.
+Extend = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def fingerprint_file(path: Path) -> str:
@@ -41,12 +44,18 @@ class UnitSink:
         new_writer: Callable[[Path], PartWriter],
         name_part: Callable[[int], str],
         checksum: Checksum | None,
+        *,
+        measure: Measure | None = None,
+        extend: Extend | None = None,
     ) -> None:
         self._store = store
         self._options = options
         self._new_writer = new_writer
         self._name_part = name_part
         self._checksum = checksum
+        self._measure = measure
+        self._extend = extend
+        self._stats: PartStats | None = None
         self._sums: dict[str, int] | None = None
         self._writer: PartWriter | None = None
         self._staged: Path | None = None
@@ -54,12 +63,17 @@ class UnitSink:
 
     def write(self, batch: pa.RecordBatch) -> None:
         writer = self._open()
+        if self._extend is not None:
+            batch = self._extend(batch)
         with destination_faults(self._store.uri()):
             writer.write(batch)
         if self._checksum is not None:
             for name, value in self._checksum(batch).items():
                 assert self._sums is not None
                 self._sums[name] = (self._sums.get(name, 0) + value) & 0xFFFFFFFFFFFFFFFF
+        if self._measure is not None:
+            found = self._measure(batch)
+            self._stats = found if self._stats is None else self._stats.joined(found)
         limit = self._options.max_file_bytes
         if limit is not None and writer.tell() >= limit:
             self._close_part()
@@ -98,8 +112,10 @@ class UnitSink:
         name = self._name_part(len(self.parts))
         self._store.publish(self._staged, name)
         fault_point("after_file_write")
-        self.parts.append(Part(name, self._writer.rows, size, fingerprint, checksums=self._sums))
-        self._writer = self._staged = None
+        self.parts.append(
+            Part(name, self._writer.rows, size, fingerprint, checksums=self._sums, stats=self._stats)
+        )
+        self._writer = self._staged = self._stats = None
 
 
 class SinkThread:

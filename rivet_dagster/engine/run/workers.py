@@ -7,17 +7,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import RivetError, as_rivet_error, error_object
 from rivet_dagster.engine.names import part_name
-from rivet_dagster.engine.plan.units import Part
+from rivet_dagster.engine.plan.units import Part, PartStats
 from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, UnitFailed
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.retry import backoff_s
-from rivet_dagster.engine.run.sink import Checksum, SinkThread, UnitSink
+from rivet_dagster.engine.run.sink import Checksum, Extend, Measure, SinkThread, UnitSink
 from rivet_dagster.engine.sources.base import UnitReader
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.store import Claim, StateStore
@@ -43,6 +43,8 @@ class WorkOrder:
     checksum: Checksum | None
     retry_backoff_ms: int
     only: Collection[int] | None
+    measure: Measure | None = None
+    extend: Extend | None = None
 
 
 class WorkerPool:
@@ -161,9 +163,21 @@ class WorkerPool:
         def name(part: int) -> str:
             return part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
 
-        sink = UnitSink(order.store, order.options, order.new_writer, name, order.checksum)
+        sink = UnitSink(
+            order.store,
+            order.options,
+            order.new_writer,
+            name,
+            order.checksum,
+            measure=order.measure,
+            extend=order.extend,
+        )
         # the first unit always leaves a part, so that an empty table still shows its schema
-        return SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)
+        parts = SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)
+        if reader.nulled and parts:
+            stats = replace(parts[0].stats or PartStats(), nulled=dict(reader.nulled))
+            parts[0] = replace(parts[0], stats=stats)
+        return parts
 
     def _record_failure(self, claim: Claim, error: RivetError) -> None:
         order = self._order

@@ -155,7 +155,12 @@ class Planner(Protocol):
 
 
 class UnitReader(Protocol):
-    """One worker's connection. ``batches`` streams one unit; memory is bounded by the batch size."""
+    """One worker's connection. ``batches`` streams one unit; memory is bounded by the batch size.
+
+    nulled: column -> values of the last unit that the policy ``null`` replaced.
+    """
+
+    nulled: dict[str, int]
 
     def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]: ...
 

@@ -18,6 +18,7 @@ from rivet_dagster.engine.state.schema import (
     export_metrics,
     export_progression,
     export_schema,
+    export_shape,
     export_state,
     run_aggregate,
 )
@@ -61,6 +62,13 @@ class ExportStore:
         query = select(export_schema.c.columns_json).where(export_schema.c.export_name == export)
         with self._db.single() as connection:
             return connection.execute(query).scalar_one_or_none()
+
+    def widths(self, export: str) -> dict[str, int] | None:
+        """Bytes of the longest value of each text or binary column so far, None before the first run."""
+        query = select(export_shape.c.widths_json).where(export_shape.c.export_name == export)
+        with self._db.single() as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        return None if found is None else dict(json.loads(found))
 
     def progression(self, export: str, prefix: str) -> Progression:
         """Advisory boundaries (PG7): nothing may depend on them."""
@@ -139,6 +147,13 @@ def save_schema(
 ) -> None:
     row = {"export_name": export, "columns_json": columns_json, "run_id": run_id}
     _upsert(connection, database, export_schema, row, "updated_at")
+
+
+def save_widths(
+    connection: Connection, database: Database, export: str, run_id: str, widths: Mapping[str, int]
+) -> None:
+    row = {"export_name": export, "widths_json": dump_json(dict(widths)), "run_id": run_id}
+    _upsert(connection, database, export_shape, row, "updated_at")
 
 
 def advance_committed(connection: Connection, database: Database, key: Key, boundary: Boundary) -> None:

@@ -27,7 +27,7 @@ from rivet_dagster.engine.state.schema import metadata
 
 VERSION_TABLE: Final = "rivet_schema_version"
 #: Every revision that was ever released, oldest first; the last one is what ``schema.py`` describes.
-REVISIONS: Final = ("r0001",)
+REVISIONS: Final = ("r0001", "r0002")
 SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 _ADVISORY_KEY: Final = 0x7269765F73746174  # 'riv_stat'

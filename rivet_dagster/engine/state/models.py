@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from rivet_dagster.engine.plan.units import Part, WorkUnit
+from rivet_dagster.engine.plan.units import Part, PartStats, WorkUnit
 
 RunStatus = Literal["in_progress", "completed", "interrupted", "failed"]
 UnitStatus = Literal["pending", "running", "completed", "failed"]
@@ -140,9 +140,18 @@ class PartRow:
     checksums: Mapping[str, int] | None
     origin_run_id: str
     created_at: datetime
+    stats: PartStats | None = None
 
     def as_part(self) -> Part:
-        return Part(self.file_name, self.row_count, self.bytes, self.fingerprint, self.md5, self.checksums)
+        return Part(
+            self.file_name,
+            self.row_count,
+            self.bytes,
+            self.fingerprint,
+            self.md5,
+            self.checksums,
+            self.stats,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +213,7 @@ class RunFinish:
     """How a run ended; written in one transaction.
 
     metrics: columns of ``export_metrics`` by name; whatever else is there is kept as JSON.
+    widths: longest values by column, the export's from now on.
     error: error object of a run that failed (its message is not stored).
     """
 
@@ -211,6 +221,7 @@ class RunFinish:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     cursor: CursorRow | None = None
     schema_json: str | None = None
+    widths: Mapping[str, int] | None = None
     committed: Boundary | None = None
     error: Mapping[str, Any] | None = None
     events: tuple[JournalEvent, ...] = ()

@@ -10,10 +10,10 @@ from sqlalchemy import Row, bindparam, func, insert, select, update
 from sqlalchemy.engine import Connection
 
 from rivet_dagster.engine.errors import BusyError, InternalError
-from rivet_dagster.engine.plan.units import WorkUnit
+from rivet_dagster.engine.plan.units import PartStats, WorkUnit
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.state.database import Database, to_datetime
-from rivet_dagster.engine.state.exports import advance_committed, save_cursor, save_schema
+from rivet_dagster.engine.state.exports import advance_committed, save_cursor, save_schema, save_widths
 from rivet_dagster.engine.state.lease import check_fence, fence, fence_params
 from rivet_dagster.engine.state.models import (
     JournalEvent,
@@ -25,7 +25,7 @@ from rivet_dagster.engine.state.models import (
     RunStatus,
 )
 from rivet_dagster.engine.state.schema import chunk_run, chunk_task, export_metrics, file_log, run_journal
-from rivet_dagster.engine.state.units import add_events, dump_json, release_running, task_row
+from rivet_dagster.engine.state.units import add_events, dump_json, release_running, stats_json, task_row
 
 _METRIC_COLUMNS: Final = frozenset(
     {
@@ -167,6 +167,8 @@ class RunStore:
                 save_cursor(connection, self._db, where, run_id, finish.cursor)
             if finish.schema_json is not None:
                 save_schema(connection, self._db, run.export_name, run_id, finish.schema_json)
+            if finish.widths is not None:
+                save_widths(connection, self._db, run.export_name, run_id, finish.widths)
             if finish.committed is not None:
                 advance_committed(connection, self._db, where, finish.committed)
             self._save_metrics(connection, run_id, run, finish)
@@ -289,6 +291,7 @@ def _carried(header: RunHeader, part: PartRow) -> dict[str, Any]:
         "attempt": part.attempt,
         "checksums_json": None if part.checksums is None else dump_json(dict(part.checksums)),
         "origin_run_id": part.origin_run_id,
+        "stats_json": stats_json(part.stats),
     }
 
 
@@ -308,4 +311,5 @@ def _part_row(row: Row[Any]) -> PartRow:
         checksums=None if row.checksums_json is None else json.loads(row.checksums_json),
         origin_run_id=row.origin_run_id,
         created_at=to_datetime(row.created_at),
+        stats=None if row.stats_json is None else PartStats.of_json(json.loads(row.stats_json)),
     )

@@ -117,6 +117,7 @@ file_log: Final = Table(
     Column("checksums_json", Text),
     Column("origin_run_id", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("stats_json", Text),
     UniqueConstraint("run_id", "file_name"),
 )
 
@@ -155,6 +156,15 @@ export_schema: Final = Table(
     metadata,
     Column("export_name", Text, primary_key=True),
     Column("columns_json", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+)
+
+export_shape: Final = Table(
+    "export_shape",
+    metadata,
+    Column("export_name", Text, primary_key=True),
+    Column("widths_json", Text, nullable=False),
     Column("run_id", Text, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )

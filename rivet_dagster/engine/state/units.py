@@ -17,7 +17,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from rivet_dagster.engine.errors import crashed_object
-from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
+from rivet_dagster.engine.plan.units import Part, PartStats, UnitKind, WorkUnit
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.lease import check_fence, fence_params, lease_lost
@@ -273,9 +273,14 @@ def _part_rows(
             "attempt": claim.attempt,
             "checksums_json": None if part.checksums is None else dump_json(dict(part.checksums)),
             "origin_run_id": claim.run_id,
+            "stats_json": stats_json(part.stats),
         }
         for part in parts
     ]
+
+
+def stats_json(stats: PartStats | None) -> str | None:
+    return None if stats is None else dump_json(stats.as_json())
 
 
 def _work_unit(row: Row[Any]) -> WorkUnit:

@@ -34,6 +34,11 @@ class Column:
     its SELECT list, already quoted. wire: how the kernel decodes the value (source specific code).
     scale: target scale of a decimal, else 0. nullable: the catalog does not rule NULL out.
     distinct: distinct values, estimated (None: unknown); the writer chooses encodings with it.
+    integer: the source's values are integers, whatever the file's type is. declared: an override of
+    the export decided the type, and found is what it would be without. parses: the source parses text
+    on the way and may refuse a value. nulls_unfit: values that the type cannot hold become NULL,
+    counted. required: never NULL in the file (columns of our own alone). added: it is ours, not the
+    source's.
     """
 
     name: str
@@ -48,6 +53,18 @@ class Column:
     nullable: bool = True
     distinct: float | None = None
     avg_width: int | None = None
+    integer: bool = False
+    found: pa.DataType | None = None
+    declared: bool = False
+    parses: bool = False
+    nulls_unfit: bool = False
+    required: bool = False
+    added: bool = False
+
+    @property
+    def source_arrow(self) -> pa.DataType:
+        """The type that stands for the source's own, whatever an override writes: planning asks it."""
+        return self.arrow if self.found is None else self.found
 
     def field(self) -> pa.Field:
         """The Arrow field with provenance metadata (T3). NOT NULL is not carried (ADR-0016)."""
@@ -56,11 +73,13 @@ class Column:
             metadata["rivet.logical_type"] = self.logical_type
         if self.text_form:
             metadata["rivet.text_form"] = self.text_form
-        return pa.field(self.name, self.arrow, nullable=True, metadata=metadata)
+        return pa.field(self.name, self.arrow, nullable=not self.required, metadata=metadata)
 
     def as_json(self) -> dict[str, Any]:
         """What the state keeps as the accepted schema."""
-        return {"name": self.name, "type": str(self.arrow), "native": self.native_type}
+        found: dict[str, Any] = {"name": self.name, "type": str(self.arrow), "native": self.native_type}
+        marks = ("declared", "nulls_unfit", "added")
+        return found | {mark: True for mark in marks if getattr(self, mark)}
 
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:

@@ -159,6 +159,7 @@ class Manifest:
     column_checksums: Mapping[str, int] | None = None
     checksum_render: str | None = None
     checksum_key_column: str | None = None
+    row_hash: Mapping[str, Any] | None = None
     additions: Additions | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -187,6 +188,8 @@ class Manifest:
             body["checksum_render"] = self.checksum_render
         if self.checksum_key_column is not None:
             body["checksum_key_column"] = self.checksum_key_column
+        if self.row_hash is not None:
+            body["row_hash"] = dict(self.row_hash)
         if self.additions is not None:
             body[EXTENSION_KEY] = self.additions.as_json()
         return body
@@ -262,6 +265,7 @@ def build_manifest(
     supersedes: Sequence[str] = (),
     policies: Mapping[str, Any] | None = None,
     checksum_key_column: str | None = None,
+    row_hash: Mapping[str, Any] | None = None,
     export_family: str | None = None,
     mode: str = "batch",
     status: str = "success",
@@ -269,7 +273,8 @@ def build_manifest(
     """The manifest of a completed run. Parts are numbered from 1 in the order of the units.
 
     schema: as written to the files. checksum_key_column: the column whose cell was hashed before every
-    other cell of its row, None when cells were hashed alone. Raises InternalError when some parts
+    other cell of its row, None when cells were hashed alone. row_hash: column, covered columns and render
+    of the hash that every row carries. Raises InternalError when some parts
     carry checksums and others do not: a sum over half of the rows would look like a fault of the data.
     """
     records: list[PartRecord] = []
@@ -300,6 +305,7 @@ def build_manifest(
         column_checksums=covered or None,
         checksum_render=checksum.RENDER if sums else None,
         checksum_key_column=checksum_key_column if sums else None,
+        row_hash=row_hash,
         additions=Additions(
             units=tuple(unit_records),
             consistency=consistency,

@@ -75,6 +75,7 @@ def _manifest(root: _Node) -> Manifest:
         column_checksums=None if sums is None else _checksums(sums),
         checksum_render=root.optional_text("checksum_render"),
         checksum_key_column=root.optional_text("checksum_key_column"),
+        row_hash=root.mapping("row_hash") or None,
         additions=_additions(root.node(EXTENSION_KEY)) if root.has(EXTENSION_KEY) else None,
     )
 

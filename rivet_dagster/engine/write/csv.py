@@ -7,6 +7,7 @@ What Arrow renders in another form than the documented one is selected as text f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from rivet_dagster.engine.types.decision import Column
 
+_PLAIN_SCALE = 6  # Arrow turns to exponents below 1e-6
 _NEEDS_QUOTES = r'[",\r\n]'
 
 
@@ -32,11 +34,22 @@ def render(array: pa.Array) -> pa.Array:
     if pa.types.is_string(kind):
         return quote_field(array)
     text = pc.cast(array, pa.string())
+    if pa.types.is_decimal(kind) and kind.scale > _PLAIN_SCALE:
+        text = _without_exponents(text)
     if pa.types.is_timestamp(kind):
         text = pc.replace_substring(text, " ", "T")
     elif pa.types.is_floating(kind):
         text = pc.if_else(pc.is_nan(array), "NaN", text)
     return pc.fill_null(text, "")
+
+
+def _without_exponents(text: pa.Array) -> pa.Array:
+    """Decimals as plain digits: the few that Arrow writes with an exponent are written again."""
+    small = pc.fill_null(pc.match_substring(text, "E"), False)
+    if not pc.any(small).as_py():
+        return text
+    plain = [format(Decimal(value), "f") for value in text.filter(small).to_pylist()]
+    return pc.replace_with_mask(text, small, pa.array(plain, pa.string()))
 
 
 class CsvPartWriter:

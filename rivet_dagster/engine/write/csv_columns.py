@@ -8,14 +8,10 @@ import pyarrow as pa
 
 from rivet_dagster.engine.types.decision import Column
 
-_PLAIN_DECIMAL_SCALE = 6  # Arrow turns to exponents below 1e-6
-
 
 def needs_server_text(column: Column) -> bool:
-    """The value's CSV text must come from the server (uuid, lists, decimals of a fine scale)."""
+    """The value's CSV text must come from the server (uuid, lists)."""
     arrow = column.arrow
-    if pa.types.is_decimal(arrow):
-        return bool(arrow.scale > _PLAIN_DECIMAL_SCALE)
     return pa.types.is_nested(arrow) or (
         isinstance(arrow, pa.BaseExtensionType) and pa.types.is_fixed_size_binary(arrow.storage_type)
     )

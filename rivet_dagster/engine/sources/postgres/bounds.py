@@ -132,7 +132,7 @@ def cursor_type(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor) -> st
     """The name of the cursor's type; ``date`` for a domain over it too."""
     found = facts.column(cursor.column)
     if cursor.fallback is None and found is not None:
-        return "date" if pa.types.is_date(found.arrow) else found.native_type
+        return "date" if pa.types.is_date(found.source_arrow) else found.native_type
     key = cursor_sql(cursor.column, cursor.fallback)
     row = ask(f"SELECT pg_catalog.pg_typeof((SELECT {key} FROM {source} LIMIT 0))::text")
     assert row is not None

@@ -8,7 +8,7 @@ through; the caller classifies them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,12 +22,15 @@ from psycopg.rows import tuple_row
 
 from rivet_dagster.engine.errors import RefusalError, UsageError
 from rivet_dagster.engine.sources.postgres import catalog_sql as sql
+from rivet_dagster.engine.sources.postgres.overrides import Override
 from rivet_dagster.engine.sources.postgres.quote import quote_relation
 from rivet_dagster.engine.sources.postgres.statement import query_body
 from rivet_dagster.engine.sources.postgres.types import PgType, decide
 from rivet_dagster.engine.types.decision import Column
 
 Connection = psycopg.Connection[Any]
+#: Column names -> what the export says about them; raises for what it says about others.
+Overrides = Callable[[Sequence[str]], Mapping[str, Override]]
 
 _WHAT = {"i": "an index", "I": "an index", "S": "a sequence", "t": "a TOAST table", "c": "a composite type"}
 
@@ -140,7 +143,12 @@ def server_facts(conn: Connection) -> ServerFacts:
 
 
 def describe_table(
-    conn: Connection, schema: str | None, table: str, *, server: ServerFacts | None = None
+    conn: Connection,
+    schema: str | None,
+    table: str,
+    *,
+    server: ServerFacts | None = None,
+    overrides: Overrides | None = None,
 ) -> Relation:
     """Facts and type decisions of one relation: one statement when ``server`` is given.
 
@@ -158,10 +166,10 @@ def describe_table(
         if not found["columns"]:
             raise UsageError(f"{shown} has no columns, so no file can hold its rows")
         server = server or server_facts(conn)
-    return _relation(found, server)
+    return _relation(found, server, _given(overrides, [c["name"] for c in found["columns"]]))
 
 
-def describe_query(conn: Connection, query: str) -> tuple[Column, ...]:
+def describe_query(conn: Connection, query: str, *, overrides: Overrides | None = None) -> tuple[Column, ...]:
     """Columns of a SELECT as the server's own parser sees them; nothing is executed.
 
     ``query`` may end in ``;`` and hold comments; ``SELECT ... FROM (query_body(query)) AS q`` reads
@@ -179,11 +187,15 @@ def describe_query(conn: Connection, query: str) -> tuple[Column, ...]:
             )
         asked = {"oids": [oid for _, oid, _ in fields], "mods": [mod for _, _, mod in fields]}
         found = _ask(conn, sql.TYPES_OF, asked) or {}
-    types = _by_oid(found["types"])
+    types, given = _by_oid(found["types"]), _given(overrides, names)
     return tuple(
-        decide(name, _type(types, oid, mod, native=native))
+        decide(name, _type(types, oid, mod, native=native), override=given.get(name))
         for (name, oid, mod), native in zip(fields, found["native"], strict=True)
     )
+
+
+def _given(overrides: Overrides | None, names: Sequence[str]) -> Mapping[str, Override]:
+    return {} if overrides is None else overrides(names)
 
 
 def blocked_by_row_security(conn: Connection, select: str) -> bool:
@@ -223,7 +235,7 @@ def _ask(
     return None if row is None else dict(json.loads(row[0]))
 
 
-def _relation(found: dict[str, Any], server: ServerFacts) -> Relation:
+def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str, Override]) -> Relation:
     types = _by_oid(found.pop("types"))
     columns = found.pop("columns")
     leaves = tuple(LeafRelation(**leaf) for leaf in found.pop("leaves"))
@@ -243,7 +255,7 @@ def _relation(found: dict[str, Any], server: ServerFacts) -> Relation:
         bytes=sum(leaf.bytes for leaf in leaves),
         tuples=tuples,
         columns_denied=tuple(c["name"] for c in columns if not c["can_select"]),
-        columns=tuple(_column(c, types, tuples) for c in columns),
+        columns=tuple(_column(c, types, tuples, overrides.get(c["name"])) for c in columns),
         unique_keys=keys,
         generated=frozenset(c["name"] for c in columns if c["generated"]),
         leaves=leaves,
@@ -251,7 +263,12 @@ def _relation(found: dict[str, Any], server: ServerFacts) -> Relation:
     )
 
 
-def _column(c: dict[str, Any], types: Mapping[int, dict[str, Any]], tuples: float | None) -> Column:
+def _column(
+    c: dict[str, Any],
+    types: Mapping[int, dict[str, Any]],
+    tuples: float | None,
+    override: Override | None,
+) -> Column:
     distinct = c["n_distinct"]
     if distinct is not None and distinct < 0:  # a share of the rows
         distinct = -distinct * tuples if tuples is not None else None
@@ -261,6 +278,7 @@ def _column(c: dict[str, Any], types: Mapping[int, dict[str, Any]], tuples: floa
         nullable=not c["not_null"],
         distinct=distinct or None,
         avg_width=c["avg_width"],
+        override=override,
     )
 
 

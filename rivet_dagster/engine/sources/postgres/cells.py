@@ -6,11 +6,13 @@ What a cell's bytes are is defined in ``engine/verify/checksum.py``; this is the
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as t
 
+from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.sources.postgres.kernel import load
 
 _BITS, _FIXED, _VARIABLE, _LIST = range(4)
@@ -129,6 +131,33 @@ def batch_checksums(batch: pa.RecordBatch, key: str | None = None) -> dict[str, 
     keys = batch.column(key) if key is not None else None
     sums = ((name, column_checksum(batch.column(name), keys)) for name in batch.schema.names)
     return {name: found for name, found in sums if found is not None}
+
+
+def row_hashes(arrays: Sequence[pa.Array]) -> pa.Array:
+    """int64: XXH3-64 of each row's cells, framed so that no two rows have the same bytes (checksum.c).
+
+    The arrays have one length and at least one is there. Raises InternalError for a type without bytes.
+    """
+    stored = [_storage(array) for array in arrays]
+    rows = len(stored[0])
+    cells = [_cells(array) for array in stored]
+    if any(c is None for c in cells):
+        raise InternalError("a column's type has no bytes to hash")
+    out = pa.allocate_buffer(8 * rows)
+    if rows:
+        table = (_Cells * len(cells))(*(c for c in cells if c is not None))
+        if load().rivet_row_hashes(ctypes.byref(table), len(cells), rows, out.address) != 0:
+            raise MemoryError("no memory to hash a row")
+    return pa.Array.from_buffers(pa.int64(), rows, [None, out])
+
+
+def widest(array: pa.Array) -> int:
+    """Bytes of the longest value of a text or binary array; 0 without any."""
+    array = _storage(array)
+    cells = _plain(array)
+    if cells is None or cells.form != _VARIABLE:
+        raise InternalError(f"{array.type} has no variable width")
+    return int(load().rivet_widest(ctypes.byref(cells), len(array))) if len(array) else 0
 
 
 def xxh3_64(data: bytes) -> int:

@@ -275,3 +275,54 @@ RIVET_EXPORT int32_t rivet_checksum(const rivet_cells *cells, const rivet_cells 
     *out = sum;
     return 0;
 }
+
+/* One row's cells: for each, 0 for NULL, else 1, the length of its bytes (uint64, little-endian) and
+ * the bytes. No two rows of one schema have the same bytes. */
+static bool append_row(scratch *s, const rivet_cells *columns, int64_t count, int64_t row, scratch *list) {
+    static const uint8_t absent = 0, present = 1;
+    for (int64_t c = 0; c < count; c++) {
+        const rivet_cells *cells = columns + c;
+        if (!is_valid(cells, row)) {
+            if (!append(s, &absent, 1)) return false;
+            continue;
+        }
+        uint8_t bit;
+        uint64_t n;
+        const uint8_t *p;
+        if (cells->form == CELLS_LIST) {
+            list->used = 0;
+            if (!append_list(list, cells, row)) return false;
+            p = list->bytes;
+            n = list->used;
+        } else {
+            p = plain_cell(cells, row, &bit, &n);
+        }
+        if (!append(s, &present, 1) || !append(s, &n, 8) || !append(s, p, n)) return false;
+    }
+    return true;
+}
+
+/* Hash of each row over ``count`` columns of ``rows`` cells. 0, or -1 without memory. */
+RIVET_EXPORT int32_t rivet_row_hashes(const rivet_cells *columns, int64_t count, int64_t rows, uint64_t *out) {
+    scratch work = {0}, list = {0};
+    bool ok = true;
+    for (int64_t i = 0; i < rows && ok; i++) {
+        work.used = 0;
+        ok = append_row(&work, columns, count, i, &list);
+        if (ok) out[i] = hash(work.bytes, work.used);
+    }
+    free(work.bytes);
+    free(list.bytes);
+    return ok ? 0 : -1;
+}
+
+/* Bytes of the longest cell of a variable column; a NULL cell counts its slot, which is empty. */
+RIVET_EXPORT int64_t rivet_widest(const rivet_cells *cells, int64_t rows) {
+    const int32_t *offsets = cells->offsets + cells->offset;
+    int32_t widest = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        int32_t n = offsets[i + 1] - offsets[i];
+        if (n > widest) widest = n;
+    }
+    return widest;
+}

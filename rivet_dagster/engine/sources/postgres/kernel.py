@@ -214,6 +214,8 @@ def load() -> ctypes.CDLL:
             library.rivet_copy_reset,
             library.rivet_checksum,
             library.rivet_xxh3_64,
+            library.rivet_row_hashes,
+            library.rivet_widest,
         )
     except (OSError, AttributeError) as error:
         raise _missing(f"{path.name}: {error}") from error
@@ -221,12 +223,15 @@ def load() -> ctypes.CDLL:
     expected = [ctypes.sizeof(s) for s in (ColumnState, CopyState, Special)]
     if abi() != _ABI or [sizes(i) for i in range(3)] != expected:
         raise _missing(f"{path.name} was built from other sources than this package; install it again")
-    loop, reset, checksum, xxh3 = entries
+    loop, reset, checksum, xxh3, row_hashes, widest = entries
     loop.argtypes, loop.restype = [ctypes.POINTER(CopyState)], ctypes.c_int32
     reset.argtypes, reset.restype = [ctypes.POINTER(CopyState)], None
     checksum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
     checksum.restype = ctypes.c_int32
     xxh3.argtypes, xxh3.restype = [ctypes.c_char_p, ctypes.c_uint64], ctypes.c_uint64
+    row_hashes.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    row_hashes.restype = ctypes.c_int32
+    widest.argtypes, widest.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
     return library
 
 

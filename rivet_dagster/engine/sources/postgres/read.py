@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,13 @@ from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.postgres import connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from rivet_dagster.engine.sources.postgres.decoder import CopyDecoder
-from rivet_dagster.engine.sources.postgres.predicate import Origin, relation_sql, statements
-from rivet_dagster.engine.sources.postgres.quote import quote_literal
+from rivet_dagster.engine.sources.postgres.predicate import (
+    Origin,
+    relation_sql,
+    statements,
+    unit_from_where,
+)
+from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.types.decision import Column
 
@@ -65,6 +70,14 @@ SELECT EXISTS (
         AND pg_catalog.pg_get_indexdef(l.relation) IS NULL END)"""
 
 
+def select_list(columns: Sequence[Column]) -> str:
+    """SELECT list of a read. A converted value goes by another name: ORDER BY must mean the column."""
+    return ", ".join(
+        c.select if c.select == quote_ident(c.name) else f'{c.select} AS "_rivet_{i}"'
+        for i, c in enumerate(columns)
+    )
+
+
 def described_types(pgconn: PGconn, statement: str) -> tuple[int, ...]:
     """Type OIDs of the statement's output columns, as the server's parser sees them now."""
     prepared = pgconn.prepare(b"", statement.encode())
@@ -81,23 +94,63 @@ class PostgresReader:
         self._connector = connector
         self._order = order
         self._connection: psycopg.Connection[Any] | None = None
+        #: values of the last unit that the policy ``null`` replaced, by column
+        self.nulled: dict[str, int] = {}
 
     def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
         """Stream the unit. Batch borders depend on the rows alone, not on the statements."""
-        select = ", ".join(c.select for c in self._order.columns)
+        self.nulled = {}
+        select = select_list(self._order.columns)
         decoder = CopyDecoder(
             self._order.columns,
             max_rows=self._order.options.max_rows,
             max_bytes=self._order.options.max_bytes,
             max_value_bytes=self._order.options.max_value_bytes,
+            policies={c.name: "null" for c in self._order.columns if c.nulls_unfit},
         )
         for statement in statements(unit, select, self._order.origin):
-            for batch in self._run(unit, statement, decoder):
-                yield batch
-                self._throttle(batch.num_rows)
+            try:
+                for batch in self._run(unit, statement, decoder):
+                    yield batch
+                    self._throttle(batch.num_rows)
+            except (psycopg.DataError, psycopg.NotSupportedError) as error:
+                if (refusal := self._unparseable(unit, error)) is None:
+                    raise
+                raise refusal from error
         last = decoder.flush()
         if last is not None:
             yield last
+        self.nulled = decoder.nulled
+
+    def _unparseable(self, unit: WorkUnit, error: psycopg.Error) -> RefusalError | None:
+        """Which column holds the text that the server could not parse: it says the value, not the name.
+
+        The unit is asked again, one column at a time; only what failed already costs that.
+        """
+        guilty = next((c for c in self._order.columns if c.parses and self._fails(unit, c)), None)
+        if guilty is None:  # the query's own doing
+            return None
+        return RefusalError(
+            f"column {guilty.name!r}: a value has no form in the declared type {guilty.arrow}",
+            code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
+            field=guilty.name,
+            sqlstate=error.sqlstate,
+            stops_run=False,
+        )
+
+    def _fails(self, unit: WorkUnit, column: Column) -> bool:
+        source, condition, _ = unit_from_where(unit, self._order.origin)
+        statement = f"SELECT count({column.select}) FROM {source} WHERE {condition}"
+        own_path = self._order.origin.query is None
+        with contextlib.closing(self._connector.connect()) as connection:
+            try:
+                with self._connector.transaction(connection, search_path=own_path):
+                    connection.execute(statement.encode())
+            except (psycopg.DataError, psycopg.NotSupportedError):
+                return True
+            except psycopg.Error:
+                return False
+        return False
 
     def _run(self, unit: WorkUnit, statement: str, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
         if self._connection is None or self._connection.closed:

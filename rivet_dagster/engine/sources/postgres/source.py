@@ -24,9 +24,16 @@ from rivet_dagster.engine.sources.base import (
 from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
+from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
-from rivet_dagster.engine.sources.postgres.read import PostgresReader, ReadOptions, ReadOrder, described_types
+from rivet_dagster.engine.sources.postgres.read import (
+    PostgresReader,
+    ReadOptions,
+    ReadOrder,
+    described_types,
+    select_list,
+)
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.types.aggregates import Aggregates
@@ -63,9 +70,15 @@ class PostgresSource:
     capabilities = CAPABILITIES
 
     def __init__(
-        self, export: str, origin: Origin, conninfo: Callable[[], dict[str, Any]], limits: SessionLimits
+        self,
+        export: str,
+        origin: Origin,
+        conninfo: Callable[[], dict[str, Any]],
+        limits: SessionLimits,
+        rules: ColumnRules | None = None,
     ) -> None:
         self.export = export
+        self.rules = rules or ColumnRules()
         self.origin = origin
         # asked for on first use: definitions load without the password in the environment
         self._conninfo = conninfo
@@ -163,8 +176,7 @@ class PostgresPlanner:
     def type_oids(self, file_format: str) -> tuple[int, ...]:
         """Types of the read's SELECT list as the server's parser sees them now."""
         columns = _read_columns(self.facts.columns, file_format)
-        select = ", ".join(c.select for c in columns)
-        statement = f"SELECT {select} FROM {self._from()}"
+        statement = f"SELECT {select_list(columns)} FROM {self._from()}"
         with self._asking():
             return described_types(self._connection.pgconn, statement)
 
@@ -290,7 +302,7 @@ class PostgresPlanner:
         return None if row is None else row[0]
 
     def _read_facts(self) -> SourceFacts:
-        origin = self._source.origin
+        origin, overrides = self._source.origin, self._source.rules.overrides
         server = self._server = catalog.server_facts(self._connection)
         if server.version < _OLDEST:
             raise EnvironmentFault(
@@ -299,7 +311,7 @@ class PostgresPlanner:
             )
         if origin.query is not None:
             try:
-                columns = catalog.describe_query(self._connection, origin.query)
+                columns = catalog.describe_query(self._connection, origin.query, overrides=overrides)
             except psycopg.errors.InsufficientPrivilege:
                 self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
                 raise
@@ -309,7 +321,9 @@ class PostgresPlanner:
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
             return _facts(columns, None, None)
         assert origin.table is not None
-        relation = catalog.describe_table(self._connection, origin.schema, origin.table, server=server)
+        relation = catalog.describe_table(
+            self._connection, origin.schema, origin.table, server=server, overrides=overrides
+        )
         self._refuse_unreadable(relation)
         require_supported(relation.columns, what=relation.sql)
         if relation.kind == "v":
@@ -359,7 +373,7 @@ def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
 def _facts(
     columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
 ) -> SourceFacts:
-    integers = frozenset(c.name for c in columns if c.wire in {Wire.INT16, Wire.INT32, Wire.INT64})
+    integers = frozenset(c.name for c in columns if c.integer)
     if relation is None:
         names = frozenset(c.name for c in columns)
         return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())

@@ -15,14 +15,15 @@ element type is decided as; the kernel refuses a value of more dimensions, which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.sources.postgres.kernel import Wire
+from rivet_dagster.engine.sources.postgres.overrides import Override, overridden
 from rivet_dagster.engine.sources.postgres.quote import quote_ident
+from rivet_dagster.engine.sources.postgres.rule import PgType, Rule, text_rule
 from rivet_dagster.engine.types.decision import Column, Fidelity
 
 #: Session settings that the text forms rely on; the reader pins them with SET LOCAL.
@@ -36,52 +37,15 @@ TEXT_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 MAX_PRECISION: Final = 38
-
-
-@dataclass(frozen=True, slots=True)
-class PgType:
-    """A type as the catalog has it. ``kind``: pg_type.typtype. ``native``: its name for people.
-
-    typmod: modifier of the column (or of the domain that fixes it), -1 for none. base: what a domain
-    stands on. elem: element type of a true array, else None. ndims: dimensions as declared.
-    """
-
-    oid: int
-    schema: str
-    name: str
-    kind: str
-    native: str
-    typmod: int = -1
-    ndims: int = 0
-    extension: str | None = None
-    base: PgType | None = None
-    elem: PgType | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What one type becomes. ``casts``: applied in order in the SELECT list."""
-
-    arrow: pa.DataType
-    wire: int
-    casts: tuple[str, ...] = ()
-    scale: int = 0
-    fidelity: Fidelity = Fidelity.EXACT
-    logical: str | None = None
-    text_form: str | None = None
-    note: str = ""
-
-
-def _text(form: str, note: str = "", *, via: tuple[str, ...] = ()) -> Rule:
-    return Rule(pa.string(), Wire.TEXT, (*via, "text"), fidelity=Fidelity.TEXT, text_form=form, note=note)
+_INTEGERS: Final = frozenset({Wire.INT16, Wire.INT32, Wire.INT64})
 
 
 _US: Final = "us"
-SERVER_TEXT: Final = _text("ServerText")
+SERVER_TEXT: Final = text_rule("ServerText")
 _UNSUPPORTED: Final = Rule(pa.null(), Wire.TEXT, fidelity=Fidelity.UNSUPPORTED)
 _ENUM: Final = Rule(pa.string(), Wire.TEXT, fidelity=Fidelity.COMPATIBLE, logical="enum", note="the label")
-_COMPOSITE: Final = _text("CompositeText", "the row literal")
-_RANGE: Final = _text("RangeText")
+_COMPOSITE: Final = text_rule("CompositeText", "the row literal")
+_RANGE: Final = text_rule("RangeText")
 _OF_OID: Final = Rule(
     pa.int64(),
     Wire.OID,
@@ -121,26 +85,26 @@ BUILTIN: Final[Mapping[str, Rule]] = {
     "uuid": Rule(pa.uuid(), Wire.UUID, logical="uuid"),
     "json": Rule(pa.json_(), Wire.TEXT, logical="json", note="byte for byte"),
     "jsonb": Rule(pa.json_(), Wire.JSONB, logical="json", note="the server's text of the value"),
-    "interval": _text("Iso8601Duration", "months, days and microseconds apart; `P1M-1DT0.000001S`"),
-    "timetz": _text("TimeOfDayOffset", "`23:59:59.999999+15:59`"),
-    "money": _text("DecimalPlain", "without currency, scale of lc_monetary", via=("numeric",)),
-    "bit": _text("BitString"),
-    "varbit": _text("BitString"),
-    "inet": _text("InetText", "always with the mask: `10.0.0.1/32`"),
-    "cidr": _text("InetText"),
-    "macaddr": _text("MacText"),
-    "macaddr8": _text("MacText"),
-    "xml": _text("XmlText", "as stored, its declaration included"),
-    "char": _text("ServerText", "one byte"),
-    "point": _text("GeometricText"),
-    "line": _text("GeometricText"),
-    "lseg": _text("GeometricText"),
-    "box": _text("GeometricText"),
-    "path": _text("GeometricText"),
-    "polygon": _text("GeometricText"),
-    "circle": _text("GeometricText"),
-    "int2vector": _text("ServerText", "numbers with spaces between"),
-    "oidvector": _text("ServerText", "numbers with spaces between"),
+    "interval": text_rule("Iso8601Duration", "months, days and microseconds apart; `P1M-1DT0.000001S`"),
+    "timetz": text_rule("TimeOfDayOffset", "`23:59:59.999999+15:59`"),
+    "money": text_rule("DecimalPlain", "without currency, scale of lc_monetary", via=("numeric",)),
+    "bit": text_rule("BitString"),
+    "varbit": text_rule("BitString"),
+    "inet": text_rule("InetText", "always with the mask: `10.0.0.1/32`"),
+    "cidr": text_rule("InetText"),
+    "macaddr": text_rule("MacText"),
+    "macaddr8": text_rule("MacText"),
+    "xml": text_rule("XmlText", "as stored, its declaration included"),
+    "char": text_rule("ServerText", "one byte"),
+    "point": text_rule("GeometricText"),
+    "line": text_rule("GeometricText"),
+    "lseg": text_rule("GeometricText"),
+    "box": text_rule("GeometricText"),
+    "path": text_rule("GeometricText"),
+    "polygon": text_rule("GeometricText"),
+    "circle": text_rule("GeometricText"),
+    "int2vector": text_rule("ServerText", "numbers with spaces between"),
+    "oidvector": text_rule("ServerText", "numbers with spaces between"),
     **dict.fromkeys(_OID_TYPES, _OF_OID),
     **dict.fromkeys(_SERVER_TEXT_TYPES, SERVER_TEXT),
 }
@@ -149,16 +113,16 @@ BUILTIN: Final[Mapping[str, Rule]] = {
 BY_KIND: Final[Mapping[str, Rule]] = {"e": _ENUM, "c": _COMPOSITE, "r": _RANGE, "m": _RANGE}
 
 #: Pseudo-types that a query can return and whose text is whole.
-PSEUDO: Final[Mapping[str, Rule]] = {"record": _COMPOSITE, "anyarray": _text("ArrayText")}
+PSEUDO: Final[Mapping[str, Rule]] = {"record": _COMPOSITE, "anyarray": text_rule("ArrayText")}
 
 #: Types of extensions by (extension, typname), in whichever schema it was installed.
 EXTENSION: Final[Mapping[tuple[str, str], Rule]] = {
-    ("citext", "citext"): _text("ServerText", "case as stored"),
-    ("postgis", "geometry"): _text("HexWkb", "EWKB, upper-case hex"),
-    ("postgis", "geography"): _text("HexWkb", "EWKB, upper-case hex"),
-    ("hstore", "hstore"): _text("ServerText"),
-    ("ltree", "ltree"): _text("ServerText"),
-    ("vector", "vector"): _text("ServerText", "`[1,2,3]`"),
+    ("citext", "citext"): text_rule("ServerText", "case as stored"),
+    ("postgis", "geometry"): text_rule("HexWkb", "EWKB, upper-case hex"),
+    ("postgis", "geography"): text_rule("HexWkb", "EWKB, upper-case hex"),
+    ("hstore", "hstore"): text_rule("ServerText"),
+    ("ltree", "ltree"): text_rule("ServerText"),
+    ("vector", "vector"): text_rule("ServerText", "`[1,2,3]`"),
 }
 
 
@@ -178,13 +142,13 @@ def numeric_rule(typmod: int) -> Rule:
     """decimal128 where every value of the declared type fits 38 digits, exact plain text elsewhere."""
     modifier = numeric_modifier(typmod)
     if modifier is None:
-        return _text("DecimalPlain", "no declared precision: up to 131072 digits, NaN, Infinity")
+        return text_rule("DecimalPlain", "no declared precision: up to 131072 digits, NaN, Infinity")
     precision, scale = modifier
     digits, places = max(precision, scale), max(scale, 0)
     if scale < 0:
         digits = precision - scale
     if digits > MAX_PRECISION:
-        return _text("DecimalPlain", "more than 38 digits")
+        return text_rule("DecimalPlain", "more than 38 digits")
     same = (digits, places) == (precision, scale)
     return Rule(
         pa.decimal128(digits, places),
@@ -215,13 +179,16 @@ def decide(
     nullable: bool = True,
     distinct: float | None = None,
     avg_width: int | None = None,
+    override: Override | None = None,
 ) -> Column:
     """The column of the file for source column ``name`` of type ``t``.
 
-    expression: SQL to read it from, default the quoted name. A column without an honest form comes
-    back with fidelity UNSUPPORTED; ``require_supported`` refuses all of them at once.
+    expression: SQL to read it from, default the quoted name. override: what the export says about
+    it. A column without an honest form comes back with fidelity UNSUPPORTED; ``require_supported``
+    refuses all of them at once. Raises UsageError for an override that could lose something.
     """
-    rule = rule_for(t)
+    found = rule_for(t)
+    rule = found if override is None else overridden(name, _resolved(t), found, override)
     source = expression or quote_ident(name)
     return Column(
         name=name,
@@ -236,6 +203,11 @@ def decide(
         nullable=nullable,
         distinct=distinct,
         avg_width=avg_width,
+        integer=found.wire in _INTEGERS,
+        found=None if rule is found else found.arrow,
+        declared=rule.declared,
+        parses=rule.parses,
+        nulls_unfit=rule.nulls_unfit,
     )
 
 
@@ -263,11 +235,11 @@ def _resolved(t: PgType) -> PgType:
 
 def _list_rule(t: PgType, elem: PgType) -> Rule:
     if t.ndims > 1:
-        return _text("ArrayText", "declared with several dimensions: the array literal")
+        return text_rule("ArrayText", "declared with several dimensions: the array literal")
     scalar = elem if elem.base is not None else _with_typmod(elem, t.typmod)
     base = _resolved(scalar)
     if base.elem is not None:  # an array of a domain over arrays
-        return _text("ArrayText")
+        return text_rule("ArrayText")
     rule = rule_for(base)
     if rule.fidelity is Fidelity.UNSUPPORTED:
         return rule
@@ -303,3 +275,22 @@ def type_report(columns: Iterable[Column]) -> list[dict[str, str]]:
         }
         for c in columns
     ]
+
+
+__all__ = [
+    "BUILTIN",
+    "BY_KIND",
+    "EXTENSION",
+    "MAX_PRECISION",
+    "PSEUDO",
+    "SERVER_TEXT",
+    "TEXT_SETTINGS",
+    "PgType",
+    "Rule",
+    "decide",
+    "numeric_modifier",
+    "numeric_rule",
+    "require_supported",
+    "rule_for",
+    "type_report",
+]

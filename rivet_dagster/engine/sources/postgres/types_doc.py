@@ -54,10 +54,12 @@ forms `rivet.text_form`, and for json, uuid and enum `rivet.logical_type`.
 - **exact**: the file's type holds every value. **compatible**: so does another type than the source's.
 - **text**: the file holds the server's canonical text, which no session setting changes: time zone, date
   style, interval style and float digits are pinned for the read.
+- **lossy**: an override has text parsed; the value is whole, its spelling is not kept.
 - **unsupported**: no honest form exists. Planning refuses such columns, all by name.
 
 A value that its column's file type cannot hold stops its work unit with
-`RIVET_SOURCE_VALUE_UNREPRESENTABLE`, the column and the row; nothing is rounded or turned into NULL.
+`RIVET_SOURCE_VALUE_UNREPRESENTABLE`, the column and the row; nothing is rounded, and nothing is turned
+into NULL that no `value_policy` asked for.
 These are: `NaN` in a declared numeric, infinite dates and timestamps, timestamps past 294246,
 `24:00:00`, and arrays of several dimensions (or not starting at 1) in a column declared with one.
 NOT NULL is not carried into the file.
@@ -68,6 +70,51 @@ A **domain** is decided as its base type, with the modifier that it fixes. An **
 dimension is `list<item: ...>` of what its element type is decided as; one declared with several (`int[][]`)
 is `ArrayText` as a whole. Types of extensions and your own base types are read by their cast to text. A
 pseudo-type is unsupported, except `record`, which a query can return.
+
+## Overrides
+
+`columns:` declares the type of a column, `name: type` or `"table.name": type`. An override widens, names a
+precision, or takes text; it never rounds. Domains are overridden as their base type.
+
+| declared | from |
+|---|---|
+| `text`, `string`, `varchar`, `char` | every type: the server's canonical text of the value |
+| `decimal(p,s)`, p <= 38 | `numeric`, held value by value; integers and numerics with room; `money`; text |
+| `int2`, `int4`, `int8` | smaller integers; `numeric(p,0)` of at most 4, 9 and 18 digits |
+| `float4`, `float8` | `real` as float8; integers that the float holds exactly |
+| `timestamp`, `timestamp_tz` | each other (the zone is UTC), and `date` |
+| `json` | text that is JSON, byte for byte |
+| `uuid` | text that is a uuid, in any spelling that PostgreSQL reads |
+| `bool`, `date`, `binary` | that type itself |
+
+Everything else is refused before the first row with `RIVET_TYPE_UNSAFE_MAPPING`, the column and a way out.
+A value that does not fit its declared type (too many digits, text that cannot be parsed) stops its unit with
+`RIVET_SOURCE_VALUE_UNREPRESENTABLE` and the column's name. `timestamp_ns` is not built.
+
+## Values without a form
+
+`value_policy:` says, by column or `"*"`, what becomes of a value that the file's type cannot hold:
+
+- `error` (default): the unit stops, with the column and the row.
+- `null`: the cell is NULL. How many there were stands in the manifest (`rivet_dagster.policies`), in the
+  run's figures and on the materialization (`values_nulled`). Reconciliation leaves such a column out.
+- `text`: the whole column is the server's text, decided before the first row.
+
+`"*"` means the columns whose type can meet such a value; all others stay as they are.
+
+## Added columns
+
+`meta_columns:` adds columns behind the source's, never NULL:
+
+- `exported_at`: `_rivet_exported_at`, `timestamp[us, tz=UTC]`. The time at which the run began, the same
+  in all of its rows, also when it was continued later. Units that a run carries over keep the time of
+  their own run.
+- `row_hash`: `_rivet_row_hash`, `int64`. XXH3-64 over the row's cells as the file holds them (`true`:
+  all of the source's, or the named ones in their order). For each cell: a zero byte for NULL, or a one
+  byte, the length in bytes (8 bytes, little-endian) and the bytes of [the value
+  checksum](adr/0010-manifest-and-value-checksum.md); list elements carry tag and length too, so no two
+  rows share their bytes. The manifest names columns and render (`xxh3-64-i64-arrow-cells-v1`). A CSV
+  holds some values as text, so its hashes are not those of a Parquet file.
 """
 
 
