@@ -194,13 +194,19 @@ def test_partitions_that_come_and_are_rewritten(rig: Rig) -> None:
     assert rig.run().rows == 1
 
 
-def locks(rig: Rig) -> list[tuple[Any, ...]]:
-    """Locks on the table of connections that wait for their client."""
+def locks(rig: Rig) -> set[tuple[Any, ...]]:
+    """Locks on the table of connections that wait for their client, and not just between two statements."""
+    query = (
+        "SELECT a.pid, a.state_change, a.state, l.mode FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+        " WHERE l.relation = 'things'::regclass AND a.state LIKE 'idle%'"
+    )
     with rig.db.connect() as connection:
-        return connection.execute(
-            "SELECT a.state, l.mode FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-            " WHERE l.relation = 'things'::regclass AND a.state LIKE 'idle%'"
-        ).fetchall()
+        held = set(connection.execute(query).fetchall())
+        deadline = time.monotonic() + 5
+        while held and time.monotonic() < deadline:
+            time.sleep(0.05)
+            held &= set(connection.execute(query).fetchall())
+        return held
 
 
 def test_no_lock_outlives_a_statement(rig: Rig, mode: dict[str, Any]) -> None:

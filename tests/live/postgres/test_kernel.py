@@ -260,7 +260,7 @@ def test_other_threads_run_while_a_read_waits(db: TestDatabase) -> None:
             ticks += 1
         connection.cancel_safe(timeout=5)
         thread.join(5)
-    assert ticks > 100
+    assert ticks > 10  # with the GIL held it would be none, on a busy machine it is fewer than 300
 
 
 def test_the_cancel_flag_ends_a_wait(db: TestDatabase) -> None:
