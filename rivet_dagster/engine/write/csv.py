@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from rivet_dagster.engine.types.decision import Column
 
 _PLAIN_SCALE = 6  # Arrow turns to exponents below 1e-6
-_NEEDS_QUOTES = r'[",\r\n]'
+#: A line of ``\.`` alone is the end of data to PostgreSQL's COPY, hence such a field is quoted too.
+_NEEDS_QUOTES = r'[",\r\n]|^\\\.$'
 
 
 def quote_field(text: pa.Array) -> pa.Array:
@@ -62,14 +63,16 @@ class CsvPartWriter:
         self._sink.write(f"{header}\n".encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
-            return
+        for start in range(0, batch.num_rows, _SLICE_ROWS):
+            self._write_lines(batch.slice(start, _SLICE_ROWS))
+        self.rows += batch.num_rows
+
+    def _write_lines(self, batch: pa.RecordBatch) -> None:
         fields = [render(column) for column in batch.columns]
         # the last argument is the separator: values are joined by it, and the "" before it ends the line
         lines = pc.binary_join_element_wise(*fields, ",")
         lines = pc.binary_join_element_wise(lines, "", "\n")
         self._sink.write(_values_buffer(lines))
-        self.rows += batch.num_rows
 
     def tell(self) -> int:
         return int(self._sink.tell())

@@ -39,8 +39,8 @@ def cycled(values: list[Any], rows: int) -> list[Any]:
 
 def test_rows_of_every_type_hash_as_defined() -> None:
     arrays = [typed(kind, cycled(values, 30)) for kind, values in VALUES]
-    lists = [pa.array([[v, None], [], None] * 10, pa.list_(k)) for k, (v, *_) in
-             [(pa.int32(), [1]), (pa.string(), ["a"]), (pa.bool_(), [True])]]  # fmt: skip
+    elements: list[tuple[pa.DataType, Any]] = [(pa.int32(), 1), (pa.string(), "a"), (pa.bool_(), True)]
+    lists = [pa.array([[v, None], [], None] * 10, pa.list_(k)) for k, v in elements]
     everything = arrays + lists
     expected = defined(everything)
     assert row_hashes(everything).to_pylist() == expected
