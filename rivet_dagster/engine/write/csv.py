@@ -18,6 +18,8 @@ from rivet_dagster.engine.types.decision import Column
 _PLAIN_SCALE = 6  # Arrow turns to exponents below 1e-6
 #: A line of ``\.`` alone is the end of data to PostgreSQL's COPY, hence such a field is quoted too.
 _NEEDS_QUOTES = r'[",\r\n]|^\\\.$'
+#: Every column's text and the joined lines are in memory at once, several times a slice's own size.
+_SLICE_ROWS = 8_192
 
 
 def quote_field(text: pa.Array) -> pa.Array:
