@@ -136,8 +136,6 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_STATE_URL_TLS_REQUIRED": CodeEntry("refusal", "Add sslmode=verify-full to RIVET_STATE_URL."),
     "RIVET_STATE_BACKUP_FAILED": CodeEntry("refusal", "Make room for a backup of the state beside it."),
     "RIVET_STATE_FOREIGN": CodeEntry("refusal", "Point RIVET_STATE_URL at this source's own state."),
-    "RIVET_DEST_FOREIGN_MANIFEST": CodeEntry("refusal", "Give each export a destination of its own."),
-    "RIVET_DEST_PART_MISSING": CodeEntry("refusal", "Restore the part, or run the export afresh."),
     "RIVET_SCHEMA_DRIFT": CodeEntry("refusal", "Accept the new shape, or restore the old one."),
     # integrity
     "RIVET_VALIDATE_FAILED": CodeEntry("integrity", "Read the listed failures; run repair or a fresh pass."),

@@ -50,10 +50,10 @@ class NameMatcher:
     def __init__(self, export: str) -> None:
         run = re.escape(sanitize(export)) + _RUN_TAIL
         part = rf"(?P<run>{run})-u\d{{5,}}-a\d+-p\d{{3,}}\.(?:parquet|csv)"
-        self._part = re.compile(rf"^{part}$")
-        self._temp = re.compile(rf"^\.{part}\.[0-9a-f]+\.tmp$")
+        self._part = re.compile(rf"^{part}\Z")
+        self._temp = re.compile(rf"^\.{part}\.[0-9a-f]+\.tmp\Z")
         single = rf"{re.escape(MANIFEST)}|manifest-{run}\.json|{SUCCESS}|rivet_probe"
-        self._staged = re.compile(rf"^\.(?:{single})\.[0-9a-f]+\.tmp$")
+        self._staged = re.compile(rf"^\.(?:{single})\.[0-9a-f]+\.tmp\Z")
 
     def match(self, name: str) -> OwnedName | None:
         if found := self._part.match(name):

@@ -7,6 +7,7 @@ user-info of URLs and ``password=`` pairs are replaced even when nobody register
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from urllib.parse import quote, quote_plus
@@ -33,8 +34,9 @@ def register_secret(value: str | None) -> None:
     if not value or len(value) < _SHORTEST:
         return
     with _lock:
-        for form in {value, quote(value, safe=""), quote_plus(value), quote(value)}:
-            _secrets.add(form)
+        _secrets.update({value, quote(value, safe=""), quote_plus(value), quote(value)})
+        # as a string literal shows it: quotes, backslashes and control characters escaped
+        _secrets.update({repr(value)[1:-1], json.dumps(value)[1:-1]})
 
 
 def redact(text: str) -> str:
