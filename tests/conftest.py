@@ -81,7 +81,7 @@ def chromium() -> Path:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     holes = {
-        report.longrepr[2]
+        report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", [])
         if isinstance(report.longrepr, tuple) and _HOLE in report.longrepr[2]
     }
