@@ -62,7 +62,9 @@ class LocalStore:
 
     def prepare(self) -> None:
         with destination_faults(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            if not self.root.is_dir():
+                self.root.mkdir(parents=True, exist_ok=True)
+                _fsync(self.root.parent)
             probe = self.root / f".rivet_probe.{secrets.token_hex(4)}.tmp"
             probe.write_bytes(b"")
             probe.unlink()

@@ -233,8 +233,14 @@ class Session:
         decision = resume.decide(run, store, self.export, self._hash, selected=only is not None, fresh=fresh)
         if decision.next is Next.ROLL_FORWARD:
             self._header = run
-            self._finalizer().roll_forward()
-            self._notes.append(f"completed run {run.run_id}: {decision.reason}")
+            try:
+                self._finalizer().roll_forward()
+                self._notes.append(f"completed run {run.run_id}: {decision.reason}")
+            except IntegrityError:
+                if not fresh:  # asked for a fresh run, a person knows that this one cannot be completed
+                    raise
+                state.interrupt_run(run.run_id, self.keeper.lease)
+                self._notes.append(f"run {run.run_id} is given up: its published files are not whole")
             self._header = None
             return None
         if decision.next is Next.ABANDON:
