@@ -31,6 +31,10 @@ class Tool:
     settings: str
     command: Callable[[Job], list[str]]
     writes: bool = True
+    unique_key: bool = False  # only for tables whose key column alone is the primary key
+
+    def suits(self, table: Table) -> bool:
+        return not self.unique_key or table.key == table.primary_key
 
 
 SOURCE = """\
@@ -119,6 +123,7 @@ TOOLS: dict[str, Tool] = {
             f"{OURS} keyset",
             "keyset pages, parallel 2",
             _ours("chunked", "chunk_by_key: {key}", "chunk_size: 250000"),
+            unique_key=True,
         ),
         Tool(f"{OURS} single", "mode full, parallel 1", _ours("full", parallel=1)),
     )
