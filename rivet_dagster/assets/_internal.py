@@ -49,12 +49,18 @@ def die_with_parent() -> bool:
     parent = multiprocessing.parent_process()
     if parent is None or not is_step_child():
         return False
+    armed = kill_with_parent()
+    if not parent.is_alive():  # it died before the request was made
+        os.kill(os.getpid(), signal.SIGKILL)
+    return armed
+
+
+def kill_with_parent() -> bool:
+    """Make the kernel kill this process when the one that started it ends. True if it was set up."""
     try:
         done: int = ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return False
-    if not parent.is_alive():  # it died before the request was made
-        os.kill(os.getpid(), signal.SIGKILL)
     return done == 0
 
 

@@ -50,5 +50,10 @@ def all_job(assets: Sequence[ExportAssets]) -> AssetJob:
         export_all_job(a.export for a in assets),
         selection=table_selection(assets),
         description="Run every export of the config, each in a process of its own.",
-        executor_def=dg.multiprocess_executor.configured({"max_concurrent": MAX_CONCURRENT}),
+        executor_def=dg.multiprocess_executor.configured(
+            {
+                "max_concurrent": MAX_CONCURRENT,
+                "start_method": {"forkserver": {"preload_modules": ["rivet_dagster.assets.fork_server"]}},
+            }
+        ),
     )

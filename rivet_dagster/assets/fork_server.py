@@ -1,0 +1,16 @@
+"""Preloaded by the fork server of ``export_all``: its steps begin with everything imported.
+
+Importing Dagster and the engine takes a step process about four CPU seconds, and ``export_all`` starts
+one for each export. The fork server imports once and forks. Two things follow from it:
+
+- The steps are its children, not the run worker's, and they keep it alive. So it asks the kernel to be
+  killed with the run worker, as each step asks to be killed with it (``die_with_parent``).
+- This module is imported by name in an empty process: it must not read a config or start a thread.
+"""
+
+import rivet_dagster.assets.build
+import rivet_dagster.config
+import rivet_dagster.engine.run.engine  # noqa: F401 - imported for the steps
+from rivet_dagster.assets._internal import kill_with_parent
+
+kill_with_parent()
