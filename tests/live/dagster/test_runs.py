@@ -186,9 +186,9 @@ def test_fresh_starts_over(project: Project) -> None:
 
 
 def test_units_beyond_the_cap_share_partitions(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rivet_dagster.engine.plan import planner
+    from rivet_dagster.engine.plan import plan
 
-    monkeypatch.setattr(planner, "MAX_PARTITIONS", 3)
+    monkeypatch.setattr(plan, "MAX_PARTITIONS", 3)
     result = project.run("export_orders")
     assert result.success
     chunks = project.materialized(result, CHUNKS)
