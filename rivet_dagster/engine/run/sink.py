@@ -8,30 +8,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
-import xxhash
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults, os_fault
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.plan.units import Part, PartStats
 from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.verify.fingerprint import stream_fingerprint
 from rivet_dagster.engine.write.base import PartWriter, WriteOptions
-
-_BLOCK = 1 << 20
 
 Checksum = Callable[[pa.RecordBatch], dict[str, int]]
 Measure = Callable[[pa.RecordBatch], PartStats]
 #: Adds the columns that are ours to a batch of the source.
 Extend = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-def fingerprint_file(path: Path) -> str:
-    """``xxh3:<16 hex>`` of the file's bytes."""
-    digest = xxhash.xxh3_64()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return f"xxh3:{digest.hexdigest()}"
 
 
 class UnitSink:
@@ -107,7 +96,8 @@ class UnitSink:
         assert self._staged is not None
         with destination_faults(self._store.uri()):
             self._writer.close()
-            fingerprint = fingerprint_file(self._staged)
+            with self._staged.open("rb") as file:
+                fingerprint = stream_fingerprint(file)
             size = self._staged.stat().st_size
         name = self._name_part(len(self.parts))
         self._store.publish(self._staged, name)
