@@ -102,6 +102,35 @@ def table_lines(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
+def markdown(runs: Sequence[Run], heading: str) -> str:
+    """The same for the documentation: one table of medians, one of targets."""
+    lines = [
+        heading,
+        "",
+        "| table | tool | wall s | client CPU s | server CPU s | peak MB | longest statement s | MiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for table in dict.fromkeys(str(run["table"]) for run in runs):
+        for tool in dict.fromkeys(str(run["tool"]) for run in runs if run["table"] == table):
+            mine = of(runs, table, tool)
+            cells = [
+                f"{median(mine, 'wall_s') or 0:.2f}",
+                f"{median(mine, 'client_cpu_s') or 0:.2f}",
+                f"{median(mine, 'server_cpu_s') or 0:.2f}",
+                f"{median(mine, 'peak_mb') or 0:.0f}",
+                f"{median(mine, 'longest_statement_s') or 0:.2f}",
+                f"{(median(mine, 'bytes') or 0) / 2**20:.1f}",
+            ]
+            lines.append(f"| {table} | {tool} | {' | '.join(cells)} |")
+    lines += ["", "| table | measure | measured | target | |", "|---|---|---|---|---|"]
+    for found in findings(runs):
+        verdict = "met" if found.met else "missed"
+        lines.append(
+            f"| {found.table} | {found.measure} | {found.value:.2f} | {found.target:.2f} | {verdict} |"
+        )
+    return "\n".join(lines)
+
+
 def _spread(runs: Sequence[Run], key: str) -> str:
     values = [float(run[key] or 0) for run in runs]
     return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "-"

@@ -24,12 +24,14 @@ from benchmarks import overhead
 from benchmarks.compare import compare, files
 from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
-from benchmarks.report import Run, findings, table_lines
+from benchmarks.report import Run, findings, markdown, table_lines
 from benchmarks.server import server
 from benchmarks.tools import CORE, OURS, TOOLS, Job, Tool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "latest.json"
+DOCUMENT = REPOSITORY / "docs" / "performance.md"
+MARKERS = ("<!-- figures: begin -->", "<!-- figures: end -->")
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -50,6 +52,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rivet-dagster-bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--document", action="store_true", help="put the figures into docs/performance.md")
     return parser.parse_args(argv)
 
 
@@ -148,6 +151,19 @@ def main(argv: list[str] | None = None) -> int:
         return peers(args, dsn)
 
 
+def document(runs: list[Run], level: int, load: float) -> None:
+    """Replace the figures of the documentation by those of ``runs``."""
+    rounds = max(int(run["run"] or 0) for run in runs)
+    heading = (
+        f"Median of {rounds} interleaved runs after a warm-up, every tool at zstd {level}, {os.cpu_count()} "
+        f"cores shared with the server, load {load:.1f} at the start."
+    )
+    text = DOCUMENT.read_text()
+    before, rest = text.split(MARKERS[0], 1)
+    after = rest.split(MARKERS[1], 1)[1]
+    DOCUMENT.write_text(f"{before}{MARKERS[0]}\n{markdown(runs, heading)}\n{MARKERS[1]}{after}")
+
+
 def peers(args: argparse.Namespace, dsn: str) -> int:
     """The comparison with the other tools; writes ``latest.json``."""
     wanted = [name.strip() for name in args.tables.split(",")]
@@ -162,6 +178,8 @@ def peers(args: argparse.Namespace, dsn: str) -> int:
     bench.server.close()
     args.out.write_text(json.dumps(bench.runs, indent=1) + "\n")
     print("\n".join(["", *table_lines(bench.runs), ""]))
+    if args.document:
+        document(bench.runs, args.level, load)
     results = findings(bench.runs)
     for finding in results:
         print(finding.line())
