@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.verify.reconcile import ReconcileReport
     from rivet_dagster.engine.verify.report import Depth, ValidationReport
 
-DEFAULT_LOCK_WAIT_S = 600
-
 
 class Engine:
     """Runs the exports of one config. Cheap to make: nothing is opened before it is needed.
@@ -86,19 +84,13 @@ class Engine:
     def store(self, prefix: Path | str) -> LocalStore:
         return LocalStore(Path(prefix))
 
-    def lock_wait(self, export: ExportConfig) -> int:
-        for wait in (export.lock_wait, self.config.lock_wait):
-            if wait is not None:
-                return wait
-        return DEFAULT_LOCK_WAIT_S
-
     def session(self, name: str, *, holder: str, lock_wait: float | None = None) -> Session:
         """A session of one export; entering it takes the export's lease.
 
         Raises BusyError when another run keeps the lease for ``lock_wait`` seconds.
         """
         export = self.export(name)
-        wait = self.lock_wait(export) if lock_wait is None else lock_wait
+        wait = self.config.lock_wait_for(export) if lock_wait is None else lock_wait
         return Session(self, export, holder=holder, lock_wait=wait)
 
     def lease_key(self, name: str) -> str:
