@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -162,12 +162,16 @@ class UnitReader(Protocol):
 
     nulled: dict[str, int]
 
-    def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]: ...
+    def batches(self, unit: WorkUnit) -> Generator[pa.RecordBatch]: ...
 
-    def classify(self, error: BaseException) -> RivetError: ...
+    def classify(self, error: BaseException) -> RivetError:
+        """The error tree's form of ``error``. Any thread may ask."""
+        ...
 
     def cancel(self) -> None:
         """Break a read from another thread."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give the connection up; ``batches`` opens another."""
+        ...
