@@ -1,8 +1,8 @@
 """Measure the whole product against other tools on three tables, interleaved, and hold it to its targets.
 
 ``python -m benchmarks.run`` starts a private PostgreSQL (or takes ``BENCH_DSN``), builds the tables once,
-and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity`` and
-``--overhead`` are measurements of ours alone.
+and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity``,
+``--overhead`` and ``--dagster`` are measurements of ours alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import overhead
 from benchmarks.compare import compare, files
+from benchmarks.dagster_runs import dagster_runs
 from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
 from benchmarks.report import Run, findings, markdown, table_lines
@@ -50,6 +51,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--overhead", action="store_true", help="what state, manifest and checks cost; start-up"
     )
+    parser.add_argument("--dagster", action="store_true", help="memory and start-up as a Dagster job")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rivet-dagster-bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--document", action="store_true", help="put the figures into docs/performance.md")
@@ -148,6 +150,8 @@ def main(argv: list[str] | None = None) -> int:
             return overhead.linearity(args.work, dsn, args.level, args.runs)
         if args.overhead:
             return overhead.shares(args.work, dsn, args.level, args.runs)
+        if args.dagster:
+            return dagster_runs(args.work, dsn, args.level, args.runs)
         return peers(args, dsn)
 
 
