@@ -27,11 +27,12 @@ from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
 from benchmarks.report import Run, findings, markdown, table_lines
 from benchmarks.server import server
-from benchmarks.tools import CORE, OURS, TOOLS, Job, Tool
+from benchmarks.tools import CORE, MODES, OURS, TOOLS, Job, Tool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "latest.json"
 DOCUMENT = REPOSITORY / "docs" / "performance.md"
+SETS = {"core": CORE, "modes": MODES}
 MARKERS = ("<!-- figures: begin -->", "<!-- figures: end -->")
 
 
@@ -41,7 +42,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--tables", default="narrow,wide,lineitem")
     parser.add_argument(
-        "--tools", default="", help="names, comma separated; default: all. 'core': what targets need"
+        "--tools",
+        default="",
+        help="names, comma separated; default: all. 'core': what targets need, 'modes': ours in each mode too",
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--level", type=int, default=3, help="zstd level of every tool that writes")
@@ -59,8 +62,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(args: argparse.Namespace) -> list[Tool]:
-    if args.quick or args.tools == "core":
-        return [TOOLS[name] for name in CORE]
+    if args.quick or args.tools in SETS:
+        return [TOOLS[name] for name in SETS[args.tools or "core"]]
     names = [name.strip() for name in args.tools.split(",") if name.strip()] or list(TOOLS)
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
@@ -94,7 +97,7 @@ class Bench:
         shutil.rmtree(self.work / "runs", ignore_errors=True)
         last: dict[str, Path] = {}
         for number in range(rounds + 1):
-            for tool in [tool for tool in tools if tool.suits(table)]:
+            for tool in tools:
                 cost, out = self.once(name, tool, table, number=number)
                 if number and not cost.exit_code:
                     self.runs.append(record(name, tool, cost, out, number))
