@@ -44,7 +44,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--tools",
         default="",
-        help="names, comma separated; default: all. 'core': what targets need, 'modes': ours in each mode too",
+        help="names with commas; default: all; 'core': what targets need, 'modes': each mode of ours too",
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--level", type=int, default=3, help="zstd level of every tool that writes")
