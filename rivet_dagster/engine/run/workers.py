@@ -161,7 +161,8 @@ class WorkerPool:
         order = self._order
 
         def name(part: int) -> str:
-            return part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
+            plain = part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
+            return f"{claim.unit.folder}/{plain}" if claim.unit.folder else plain
 
         sink = UnitSink(
             order.store,

@@ -117,8 +117,31 @@ def _within(pages: str, spec: Mapping[str, Any]) -> str:
     return f"{pages} AND {_or_null(spec)}" if "column" in spec else pages
 
 
+def _bucket_condition(bucket: Mapping[str, Any]) -> str:
+    """The rows of one folder of ``partition_by``; without bounds those that have no value."""
+    if bucket["ge"] is None:
+        return f"{quote_ident(bucket['column'])} IS NULL"
+    return _bounded(bucket)
+
+
 def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     """(FROM item, condition, ORDER BY or '') of a unit. Page ranges cover the whole unit here."""
+    source, condition, order = _from_where(unit, origin)
+    bucket = unit.spec.get("bucket")
+    if bucket is None:
+        return source, condition, order
+    within = _bucket_condition(bucket)
+    return source, within if condition == "TRUE" else f"{within} AND {condition}", order
+
+
+def scope_sql(unit: WorkUnit, origin: Origin) -> str:
+    """The unit's rows as a FROM item to ask about. OFFSET keeps the server from looking for their bounds
+    along an index of the whole table, past all the rows that the unit does not have."""
+    source, condition, _ = unit_from_where(unit, origin)
+    return f"(SELECT * FROM {source} WHERE {condition} OFFSET 0) AS _rivet_scope"
+
+
+def _from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     source = _relation(unit.spec, origin)
     spec = unit.spec
     match unit.kind:
