@@ -29,6 +29,8 @@ from tests.services.postgres import TestDatabase
 
 EXPORT: Final = "orders"
 WAIT_S: Final = 90.0
+#: Columns as the files have them, not as the names of their folders say.
+_READ: Final = "read_parquet($files, hive_partitioning=false)"
 LEAVES: Final = 4
 ROWS: Final = 4800
 COLUMNS: Final = ("id", "slot", "amount", "made", "paid", "note")
@@ -45,6 +47,11 @@ class Mode:
     export: Mapping[str, Any]
 
     @property
+    def below(self) -> str:
+        """Of the prefix, where the parts are."""
+        return "{partition}" if "partition_by" in self.export else ""
+
+    @property
     def incremental(self) -> bool:
         return bool(self.export["mode"] == "incremental")
 
@@ -56,6 +63,9 @@ RANGE_ANEW: Final = Mode("range_anew", {**_RANGE, "parallel": 2})
 KEY: Final = Mode(
     "key",
     {"mode": "chunked", "chunk_by_key": "id", "chunk_size": 1200, "chunk_checkpoint": True, "parallel": 2},
+)
+FOLDERS: Final = Mode(
+    "folders", {"mode": "full", "partition_by": "made", "chunk_checkpoint": True, "parallel": 2}
 )
 INCREMENTAL: Final = Mode("incremental", {"mode": "incremental", "cursor_column": "id"})
 MODES: Final = (FULL, RANGE, RANGE_ANEW, KEY, INCREMENTAL)
@@ -125,7 +135,7 @@ class Project:
             "format": "parquet",
             "parquet": {"row_group_rows": 250},
             "max_file_size": "48KB",
-            "destination": {"type": "local", "path": str(self.prefix)},
+            "destination": {"type": "local", "path": str(self.prefix / self.mode.below)},
             **self.mode.export,
             **self.extra,
         }
@@ -279,7 +289,12 @@ class Reader:
 
     @property
     def files(self) -> list[Path]:
-        return sorted(self.prefix.glob("*.parquet"))
+        return sorted([*self.prefix.glob("*.parquet"), *self.prefix.glob("*=*/*.parquet")])
+
+    @property
+    def folders(self) -> list[Reader]:
+        """Of the partitions; each is read like a prefix."""
+        return [Reader(path) for path in sorted(self.prefix.glob("*=*"))]
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any] | None:
         """None when there is none. Fails when a part is missing, of another size or not readable."""
@@ -351,7 +366,9 @@ class Reader:
 
 def count(files: list[Path]) -> int:
     """Rows of Parquet files; fails on a file that is none."""
-    row = duckdb.sql("SELECT count(*) FROM read_parquet($files)", params={"files": _names(files)}).fetchone()
+    row = duckdb.sql(
+        "SELECT count(*) FROM read_parquet($files, hive_partitioning=false)", params={"files": _names(files)}
+    ).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -364,7 +381,8 @@ def difference(rows: pa.Table, files: list[Path]) -> str | None:
             return None if rows.num_rows == 0 else "no files"
         columns = ", ".join(f"{c}::varchar AS {c}" for c in COLUMNS)
         connection.execute(
-            f"CREATE TABLE have AS SELECT {columns} FROM read_parquet($files)", {"files": _names(files)}
+            f"CREATE TABLE have AS SELECT {columns} FROM read_parquet($files, hive_partitioning=false)",
+            {"files": _names(files)},
         )
         counts = [
             connection.execute(f"SELECT count(*), min(id), max(id) FROM ({query})").fetchone()

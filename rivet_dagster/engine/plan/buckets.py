@@ -59,11 +59,11 @@ def plan_buckets(
         if whole.skip_reason is not None:
             return whole
         cut = planner.within(whole.units[0])
-        buckets = find_buckets(export, cut)
+        buckets = _found(export, cut)
         units = _within(whole.units, buckets, export, planner.facts)
         return replace(whole, units=tuple(units), reason=f"{whole.reason}, {_reason(export, buckets)}")
     refuse_scan(export, planner.facts, "partition_by", (column,))
-    buckets = find_buckets(export, planner) if only is None else [bucket_of(export, key) for key in only]
+    buckets = _found(export, planner) if only is None else [bucket_of(export, key) for key in only]
     _refuse_passes(export, planner.facts, len(buckets))
     found: list[WorkUnit] = []
     for bucket in buckets:
@@ -74,6 +74,11 @@ def plan_buckets(
             raise _too_many(export, f"more than {MAX_UNITS} units")
     units = (replace(unit, index=index) for index, unit in enumerate(found))
     return chunk_plan(export.mode, tuple(units), planner, _reason(export, buckets))
+
+
+def _found(export: ExportConfig, planner: Planner) -> list[Bucket]:
+    """What to export; an empty table still shows its columns, in the folder that no day can take."""
+    return find_buckets(export, planner) or [Bucket(NULL_KEY, None)]
 
 
 def find_buckets(export: ExportConfig, planner: Planner) -> list[Bucket]:
@@ -92,8 +97,7 @@ def find_buckets(export: ExportConfig, planner: Planner) -> list[Bucket]:
         if len(days) > MAX_UNITS:
             raise _too_many(export, f"{len(days)} folders")
         buckets = [_bucket(export, date.fromisoformat(day)) for day in days]
-    # an empty table still shows its columns: in the folder that no day can take
-    if not buckets or (column in planner.facts.nullable and planner.has_nulls(column)):
+    if column in planner.facts.nullable and planner.has_nulls(column):
         buckets.append(Bucket(NULL_KEY, None))
     return buckets
 

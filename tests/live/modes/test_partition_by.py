@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError, UsageError
-from rivet_dagster.engine.run.events import UnitCommitted
 from tests.live.modes.kit import Project, Ran
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -44,7 +41,9 @@ def hive(project: Project, folder: str = "*") -> dict[str, list[int]]:
     """Rows by the value of their folder, as DuckDB reads Hive folders; each row with its own manifest's."""
     found: dict[str, list[int]] = {}
     glob = str(project.prefix / folder / "*.parquet")
-    query = "SELECT n, d FROM read_parquet($glob, hive_partitioning=true, hive_types_autocast=false) ORDER BY n"
+    query = (
+        "SELECT n, d FROM read_parquet($glob, hive_partitioning=true, hive_types_autocast=false) ORDER BY n"
+    )
     for number, value in duckdb.sql(query, params={"glob": glob}).fetchall():
         found.setdefault(str(value), []).append(number)
     return found
@@ -104,3 +103,276 @@ def test_rows_lie_in_the_folder_of_their_day(
     assert (project.prefix / f"d={NULL}").is_dir()
     assert_folders_are_whole(project)
     assert project.reconcile() == "match"
+
+
+def test_the_day_of_an_instant_is_the_day_in_utc(project: Project) -> None:
+    """Whatever the zone of the server, and on both sides of a change of its clocks."""
+    name = project.db.url.rpartition("/")[2]
+    project.db.execute(f"ALTER DATABASE \"{name}\" SET TimeZone = 'America/New_York'")
+    fill(
+        project,
+        "timestamptz",
+        "2024-03-09 18:59:59.999999-05",
+        "2024-03-09 19:00:00-05",
+        "2024-03-10 03:30:00-04",  # the hour after the missing one
+        "2024-03-10 20:00:00-04",
+        "2024-11-03 01:30:00-04",
+        "2024-11-03 01:30:00-05",
+    )
+    project.run()
+    assert hive(project) == {"2024-03-09": [0], "2024-03-10": [1, 2], "2024-03-11": [3], "2024-11-03": [4, 5]}
+    assert project.reconcile() == "match"
+
+
+def test_a_time_without_a_zone_lies_in_the_day_that_it_says(project: Project) -> None:
+    name = project.db.url.rpartition("/")[2]
+    project.db.execute(f"ALTER DATABASE \"{name}\" SET TimeZone = 'Asia/Tokyo'")
+    fill(project, "timestamp", "2024-03-09 23:59:59.999999", "2024-03-10 00:00:00")
+    project.run()
+    assert hive(project) == {"2024-03-09": [0], "2024-03-10": [1]}
+
+
+@pytest.mark.parametrize("granularity", ["day", "month", "year"])
+@pytest.mark.parametrize("kind", ["date", "timestamptz"])
+def test_the_first_and_the_last_day_of_all(project: Project, kind: str, granularity: str) -> None:
+    fill(project, kind, *(f"{d} 00:00+00" for d in ("0001-01-01", "9999-12-31", "1970-01-01")))
+    ran = project.run(partition_granularity=granularity)
+    assert len(ran.plan.units) == 3
+    assert [numbers for _, numbers in sorted(hive(project).items())] == [[0], [2], [1]]
+
+
+@pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"])
+@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamptz"])
+def test_a_day_that_no_folder_can_name_is_refused(project: Project, kind: str, value: str) -> None:
+    fill(project, kind, "2024-01-01", value)
+    with pytest.raises(RefusalError, match="outside the years 1 to 9999") as caught:
+        project.run()
+    assert (caught.value.code, caught.value.field) == ("RIVET_PLAN_BOUNDS_UNREADABLE", "partition_by")
+    assert not project.prefix.exists()
+
+
+def test_a_column_without_days_is_refused(project: Project) -> None:
+    project.db.execute("CREATE TABLE t (n int, d text)")
+    with pytest.raises(ConfigError, match="folders need a date or timestamp column"):
+        project.run()
+    with pytest.raises(ConfigError, match="there is no column 'e'"):
+        project.run(partition_by="e")
+
+
+def test_each_folder_of_a_table_without_an_index_is_a_pass_over_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rivet_dagster.engine.plan.buckets.PASSES_BYTES", 30_000)
+    fill(project, "date", *(f"2024-01-{day:02}" for day in range(1, 29)), index=False)
+    with pytest.raises(RefusalError, match="each of 28 folders reads the whole table"):
+        project.run()
+    project.run(partition_granularity="month")
+    project.run(partition_granularity="day", allow_scan=True)
+    assert len(hive(project)) == 28
+
+
+def test_too_many_folders_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rivet_dagster.engine.plan.buckets.MAX_UNITS", 2)
+    fill(project, "date", "2024-01-01", "2024-01-02", "2025-01-02")
+    with pytest.raises(RefusalError, match="would need 3 folders"):
+        project.run()
+    project.run(partition_granularity="year")
+    chunked = {"mode": "chunked", "chunk_column": "n", "chunk_size": 1, "partition_granularity": "year"}
+    with pytest.raises(RefusalError, match="more than 2 units"):
+        project.run(**chunked)
+
+
+def test_an_empty_table_shows_its_columns(project: Project) -> None:
+    fill(project, "date")
+    ran = project.run()
+    assert (ran.outcome.rows, ran.outcome.files) == (0, 1)
+    glob = str(project.prefix / "*" / "*.parquet")
+    found = duckdb.sql("SELECT * FROM read_parquet($g, hive_partitioning=true)", params={"g": glob})
+    assert (found.columns, found.fetchall()) == (["n", "d"], [])
+
+
+CUTS: list[dict[str, Any]] = [
+    {"chunk_column": "n", "chunk_size": 7},
+    {"chunk_column": "n", "chunk_count": 3},
+    {"chunk_column": "n", "chunk_size": 7, "chunk_dense": True},
+    {"chunk_column": "d", "chunk_by_days": 10},
+    {"chunk_column": "n", "chunk_size": 7, "consistency": "snapshot"},
+]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: "-".join(map(str, cut.values())))
+def test_each_folder_is_cut_into_chunks_of_its_own(project: Project, cut: dict[str, Any]) -> None:
+    values = [f"2024-0{1 + n * 7 % 3}-{1 + n % 28:02}" if n % 10 else None for n in range(100)]
+    fill(project, "date", *values)
+    ran = project.run(mode="chunked", partition_granularity="month", parallel=2, **cut)
+    assert len(ran.plan.units) > 6
+    assert ran.plan.partitions == ("2024-01", "2024-02", "2024-03", "null")
+    expected: dict[str, list[int]] = {}
+    for number, value in enumerate(values):
+        expected.setdefault(str(value and value[:7]), []).append(number)
+    assert hive(project) == expected
+    assert_folders_are_whole(project)
+    assert project.reconcile() == "match"
+
+
+def test_a_new_run_replaces_all_folders(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02", "2024-01-03", None)
+    project.run()
+    project.db.execute("DELETE FROM t WHERE d IS NULL OR d = '2024-01-01'")
+    add(project, 10, "2024-01-03", "2024-01-04")
+    project.run()
+    assert hive(project) == {"2024-01-02": [1], "2024-01-03": [2, 10], "2024-01-04": [11]}
+    assert {p.name for p in project.prefix.iterdir() if p.is_dir()} == {
+        "d=2024-01-02",
+        "d=2024-01-03",
+        "d=2024-01-04",
+        "_quarantine",
+    }
+    assert_folders_are_whole(project)
+
+
+def test_another_granularity_or_column_replaces_the_folders_of_the_one_before(project: Project) -> None:
+    project.db.execute(
+        "CREATE TABLE t (n int, d date, e date)", "INSERT INTO t VALUES (1, '2024-01-01', '2025-06-01')"
+    )
+    for keys, folder in (
+        ({}, "d=2024-01-01"),
+        ({"partition_granularity": "year"}, "d=2024"),
+        ({"partition_by": "e"}, "e=2025"),
+    ):
+        project.run(**keys)
+        assert {p.name for p in project.prefix.iterdir() if "=" in p.name} == {folder}
+        assert project.reconcile() == "match"
+
+
+def test_files_of_others_in_the_folders_stay(project: Project) -> None:
+    fill(project, "date", "2024-01-01")
+    project.run()
+    notes = project.prefix / "d=2024-01-01" / "notes.txt"
+    notes.write_text("mine")
+    project.db.execute("DELETE FROM t")
+    project.run()
+    assert notes.read_text() == "mine"
+
+
+def test_rows_of_a_folder_that_come_after_the_plan_are_read(project: Project) -> None:
+    """A chunk reads its own snapshot; a day that had no row is the next run's."""
+    fill(project, "date", "2024-01-01", "2024-01-02")
+    project.run(between=lambda: add(project, 10, "2024-01-02", "2024-01-09"))
+    assert hive(project) == {"2024-01-01": [0], "2024-01-02": [1, 10]}
+    assert project.reconcile() == "mismatch"  # the folder of the 9th is not there
+    project.run(consistency="snapshot", between=lambda: add(project, 20, "2024-01-02"))
+    assert hive(project) == {"2024-01-01": [0], "2024-01-02": [1, 10], "2024-01-09": [11]}
+
+
+def test_a_folder_that_loses_its_rows_while_the_run_goes_on(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02")
+    project.run(between=lambda: project.db.execute("DELETE FROM t WHERE n = 1"))
+    assert hive(project) == {"2024-01-01": [0]}
+    assert not (project.prefix / "d=2024-01-02").exists()
+    assert_folders_are_whole(project)
+
+
+def test_chosen_folders_are_run_again_and_the_others_carried(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02", "2024-01-03", None)
+    project.run()
+    kept = (project.prefix / "d=2024-01-01" / "manifest.json").read_bytes()
+    add(project, 10, "2024-01-01", "2024-01-02", None)
+    ran = choose(project, "2024-01-02", "null")
+    assert {e.unit.partition for e in ran.units if not e.carried} == {"2024-01-02", "null"}
+    assert hive(project) == {"2024-01-01": [0], "2024-01-02": [1, 11], "2024-01-03": [2], "None": [3, 12]}
+    assert (project.prefix / "d=2024-01-01" / "manifest.json").read_bytes() == kept
+    assert_folders_are_whole(project)
+
+
+def test_a_day_that_no_run_had_is_added(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-03")
+    assert choose(project, "2024-01-03").plan.partitions == ("2024-01-03",)  # the very first run
+    assert hive(project) == {"2024-01-03": [1]}
+    add(project, 10, "2024-01-02")
+    ran = choose(project, "2024-01-02", "2030-01-01")
+    assert ran.plan.partitions == ("2024-01-02", "2024-01-03", "2030-01-01")
+    assert hive(project) == {"2024-01-02": [10], "2024-01-03": [1]}
+    assert not (project.prefix / "d=2030-01-01").exists()  # no row, no folder
+    assert_folders_are_whole(project)
+    with pytest.raises(UsageError, match="named like 2024-01-31, or null"):
+        choose(project, "2024-01")
+
+
+def test_reconcile_finds_what_is_wrong_and_repair_runs_that_folder(project: Project) -> None:
+    from rivet_dagster.engine.verify.repair import plan_repair
+
+    fill(project, "date", "2024-01-01", "2024-01-02", "2024-01-03")
+    project.run()
+    project.db.execute("UPDATE t SET n = 7 WHERE n = 1")
+    add(project, 10, "2024-02-01", None)
+    with project.engine() as engine:
+        report = engine.reconcile("o")
+    wanted = plan_repair(report).partitions
+    assert wanted == ("2024-01-02", "2024-02-01", "null")
+    choose(project, *wanted)
+    assert hive(project) == {
+        "2024-01-01": [0],
+        "2024-01-02": [7],
+        "2024-01-03": [2],
+        "2024-02-01": [10],
+        "None": [11],
+    }
+    assert project.reconcile() == "match"
+
+
+def test_a_run_that_was_killed_goes_on_with_its_folders(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02", "2024-01-03", None)
+    project.keys["chunk_checkpoint"] = True
+    project.killed_run("after_unit_commit:2")
+    ran = project.run()
+    assert ran.plan.resumed
+    assert sum(not e.carried for e in ran.units) == 2
+    assert hive(project) == {"2024-01-01": [0], "2024-01-02": [1], "2024-01-03": [2], "None": [3]}
+    assert_folders_are_whole(project)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["cursor", "late_rows"])
+def test_an_incremental_run_adds_files_to_the_folders_of_its_rows(project: Project, late: bool) -> None:
+    project.db.execute("CREATE TABLE t (n int PRIMARY KEY, d date, at timestamptz NOT NULL)")
+
+    def insert(*rows: tuple[int, str | None]) -> None:
+        for number, day in rows:
+            project.db.execute(
+                f"INSERT INTO t VALUES ({number}, {f'{day!r}' if day else 'NULL'},"
+                f" timestamptz '2024-01-01 00:00+00' + interval '{number} s')"
+            )
+
+    project.keys |= {"mode": "incremental", "cursor_column": "at"} | ({"late_rows": "1d"} if late else {})
+    insert((1, "2024-01-01"), (2, "2024-01-02"), (3, None))
+    assert project.run().plan.partitions == ("2024-01-01", "2024-01-02", "null")
+    insert((4, "2024-01-02"), (5, "2024-01-03"))
+    assert project.run().plan.partitions == ("2024-01-02", "2024-01-03")
+    assert project.run().outcome.status == "skipped"
+    insert((6, None))
+    assert project.run().plan.partitions == ("null",)
+    assert hive(project) == {"2024-01-01": [1], "2024-01-02": [2, 4], "2024-01-03": [5], "None": [3, 6]}
+    with project.engine() as engine:
+        assert engine.validate("o").status == "pass"
+        assert engine.reconcile("o").status == "match"
+    folder = project.prefix / "d=2024-01-02"
+    assert len(list(folder.glob("manifest-*.json"))) == 2  # each run's delta, as in the prefix itself
+    assert (folder / "_SUCCESS").exists()
+
+
+def test_a_query_and_csv(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02", None)
+    project.run(query="SELECT n, d FROM t WHERE n <> 1", format="csv")
+    glob = str(project.prefix / "*" / "*.csv")
+    rows = duckdb.sql("SELECT n FROM read_csv($g, hive_partitioning=true) ORDER BY n", params={"g": glob})
+    assert rows.fetchall() == [(0,), (2,)]
+    assert project.reconcile() == "match"
+
+
+def test_a_part_that_goes_is_seen_through_its_folder(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02")
+    project.run()
+    (project.prefix / "d=2024-01-01" / "_SUCCESS").unlink()
+    with project.engine() as engine:
+        report = engine.validate("o", depth="sample")
+    assert [f.kind for f in report.findings] == ["folder_inconsistent"]
