@@ -263,6 +263,8 @@ def _time_window(export: ExportConfig) -> Iterator[Problem]:
 
 def _partition(export: ExportConfig) -> Iterator[Problem]:
     tokens = export.destination.tokens()
+    if export.dagster.partitions_start is not None:
+        yield from _time_partitions(export)
     if export.partition_by is None:
         if "partition" in tokens:
             yield Problem(
@@ -294,6 +296,21 @@ def _partition(export: ExportConfig) -> Iterator[Problem]:
             ("destination",),
             "`{partition}` is not the last folder of the destination, alone",
             'write it at the end: "out/{export}/{partition}"',
+        )
+
+
+def _time_partitions(export: ExportConfig) -> Iterator[Problem]:
+    path = ("dagster", "partitions_start")
+    if export.partition_by is None:
+        yield Problem(
+            path, "`partitions_start` needs `partition_by`", "add `partition_by:`, or remove the key"
+        )
+    elif export.mode == "incremental" or export.consistency == "snapshot":
+        what = "mode: incremental" if export.mode == "incremental" else "consistency: snapshot"
+        yield Problem(
+            path,
+            f"with `{what}` the folders of a run belong together, and none is run on its own",
+            "remove `partitions_start`, or use `mode: full`",
         )
 
 

@@ -229,6 +229,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "schedule": "Cron line of five fields, UTC.",
         "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
+        "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
+        "`partition_by`.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",

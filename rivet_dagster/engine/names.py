@@ -13,6 +13,8 @@ QUARANTINE = "_quarantine"
 
 #: What Hive calls the folder of the rows without a value.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+#: ... and how a person and Dagster name the partition.
+NULL_KEY = "null"
 _HIVE_FOLDER = rf"[^/=]+=(?:\d{{4}}(?:-\d{{2}}){{0,2}}|{HIVE_NULL})"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")

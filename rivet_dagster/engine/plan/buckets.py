@@ -10,7 +10,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.engine.errors import RefusalError, UsageError
-from rivet_dagster.engine.names import hive_folder
+from rivet_dagster.engine.names import NULL_KEY, hive_folder
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import day_of, instant_literal, is_day
 from rivet_dagster.engine.plan.guards import SCAN_BYTES, refuse_scan, require_column, wrong_kind
@@ -21,8 +21,6 @@ from rivet_dagster.engine.sources.base import Planner, SourceFacts
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
 
-#: The partition of the rows without a value, as a person and Dagster name it.
-NULL_KEY: Final = "null"
 MAX_UNITS: Final = 50_000
 #: Without an index each folder is a pass over the table: this many bytes are read before it is refused.
 PASSES_BYTES: Final = 64 * SCAN_BYTES

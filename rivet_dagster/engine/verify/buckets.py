@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
@@ -51,7 +52,7 @@ def folder_manifests(manifest: Manifest, sums: Sums) -> Iterator[tuple[str, Mani
             folder,
             replace(
                 manifest,
-                destination_uri=f"{manifest.destination_uri.rstrip('/')}/{folder}",
+                destination_uri=f"{manifest.destination_uri.rstrip('/')}/{quote(folder, safe='/=')}",
                 row_count=sum(part.rows for part in records),
                 part_count=len(records),
                 parts=records,

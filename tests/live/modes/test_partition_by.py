@@ -177,7 +177,12 @@ def test_too_many_folders_are_refused(project: Project, monkeypatch: pytest.Monk
     with pytest.raises(RefusalError, match="would need 3 folders"):
         project.run()
     project.run(partition_granularity="year")
-    chunked = {"mode": "chunked", "chunk_column": "n", "chunk_size": 1, "partition_granularity": "year"}
+    chunked: dict[str, Any] = {
+        "mode": "chunked",
+        "chunk_column": "n",
+        "chunk_size": 1,
+        "partition_granularity": "year",
+    }
     with pytest.raises(RefusalError, match="more than 2 units"):
         project.run(**chunked)
 
@@ -240,7 +245,8 @@ def test_another_granularity_or_column_replaces_the_folders_of_the_one_before(pr
         ({"partition_granularity": "year"}, "d=2024"),
         ({"partition_by": "e"}, "e=2025"),
     ):
-        project.run(**keys)
+        project.keys |= keys
+        project.run()
         assert {p.name for p in project.prefix.iterdir() if "=" in p.name} == {folder}
         assert project.reconcile() == "match"
 
