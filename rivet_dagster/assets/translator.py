@@ -83,7 +83,7 @@ class RivetDagsterTranslator:
         return dg.AssetSpec(
             self.get_chunks_key(export, config),
             deps=self.get_deps(export, config),
-            description=f"Work units of export {export.name}: one partition for each (or each bucket).",
+            description=f"Work units of export {export.name}: one partition for each, or for neighbours.",
             group_name=self.get_group_name(export, config),
             owners=list(self.get_owners(export, config)),
             tags=dict(self.get_tags(export, config)),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan import sizing
-from rivet_dagster.engine.plan.buckets import plan_buckets
 from rivet_dagster.engine.plan.days import plan_days
+from rivet_dagster.engine.plan.folders import plan_folders
 from rivet_dagster.engine.plan.guards import chunk_rows, range_column, refuse_scan, refuse_sparse
 from rivet_dagster.engine.plan.incremental import plan_incremental
 from rivet_dagster.engine.plan.keys import plan_dense, plan_keyset, plan_keyset_incremental
@@ -37,7 +37,7 @@ def plan_export(
     Raises ConfigError or RefusalError, naming export and key, before anything is written.
     """
     if export.partition_by is not None:
-        return plan_buckets(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
+        return plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
     return _plan_mode(export, planner, watermark, seen)
 
 

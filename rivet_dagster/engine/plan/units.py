@@ -38,8 +38,8 @@ class WorkUnit:
     @property
     def folder(self) -> str:
         """Where its parts go, below the prefix; "" is the prefix itself."""
-        bucket = self.spec.get("bucket")
-        return str(bucket["folder"]) if bucket else ""
+        folder = self.spec.get("folder")
+        return str(folder["name"]) if folder else ""
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
-from rivet_dagster.engine.plan.buckets import find_buckets
+from rivet_dagster.engine.plan.folders import find_folders
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.run.figures import total
@@ -87,10 +87,10 @@ def _folders_not_exported(
     if export.partition_by is None or export.accumulates:
         return
     known = {unit.partition for unit in report.units}
-    for bucket in find_buckets(export, planner):
-        if bucket.key not in known:
+    for folder in find_folders(export, planner):
+        if folder.key not in known:
             note = "the source has rows of it, and no run exported them"
-            yield UnitComparison(None, bucket.key, f"folder {bucket.key}", None, None, "mismatch", note=note)
+            yield UnitComparison(None, folder.key, f"folder {folder.key}", None, None, "mismatch", note=note)
 
 
 def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:

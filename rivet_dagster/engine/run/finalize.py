@@ -31,7 +31,7 @@ from rivet_dagster.engine.state.models import (
 )
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
-from rivet_dagster.engine.verify.buckets import folder_manifests, held_manifest
+from rivet_dagster.engine.verify.folders import folder_manifests, held_manifest
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_SUCCESS_BYTES,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rivet_dagster.engine.plan.buckets import order_of
+from rivet_dagster.engine.plan.folders import order_of
 from rivet_dagster.engine.plan.plan import ACCUMULATING
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import WorkUnit
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """The run to begin. carried: units that are done already, with their parts. chosen: those to do.
+    """The run to begin. carried: units that are done already, with their parts. chosen: those to do now;
+    others may be neither, when the run before was not complete.
 
     base: the run they are carried from, None when there is none.
     """
@@ -31,21 +32,28 @@ class Rerun:
     consistency: str | None
     units: tuple[WorkUnit, ...]
     carried: Mapping[int, tuple[PartRow, ...]]
+    chosen: frozenset[int]
 
-    @property
-    def chosen(self) -> frozenset[int]:
-        return frozenset(u.index for u in self.units if u.index not in self.carried)
+
+def lacks_folders(export: ExportConfig, rows: Sequence[UnitRow], only: Collection[str]) -> bool:
+    """Whether a run with these units has to be begun again to take in folders that were chosen."""
+    return export.partition_by is not None and not set(only) <= {row.unit.partition for row in rows}
 
 
 def rerun(
-    state: StateStore, export: ExportConfig, planner: Planner, plan_hash: str, only: Collection[str]
+    state: StateStore,
+    export: ExportConfig,
+    planner: Planner,
+    plan_hash: str,
+    only: Collection[str],
+    base: RunHeader | None = None,
 ) -> Rerun | None:
-    """None when no complete run has units that can be asked for one by one.
+    """None when no run has units that can be asked for one by one. base: by default the last complete run.
 
     Folders of ``partition_by`` are planned anew, also those that no run had: they mean the same without a
     run. Other partitions belong to the plan that made them.
     """
-    base = state.latest_run(export.name, statuses=("completed",))
+    base = base or state.latest_run(export.name, statuses=("completed",))
     if base is None:
         return _first(export, planner, only)
     single = base.consistency == "chunk" and base.mode not in ACCUMULATING
@@ -61,14 +69,15 @@ def rerun(
         return _folders(export, planner, base, rows, parts, only)
     chosen = select_units(rows, only)
     carried = {index: tuple(found) for index, found in parts.items() if index not in chosen}
-    return Rerun(base, base.mode, base.consistency, tuple(r.unit for r in rows), carried)
+    return Rerun(base, base.mode, base.consistency, tuple(r.unit for r in rows), carried, chosen)
 
 
 def _first(export: ExportConfig, planner: Planner, only: Collection[str]) -> Rerun | None:
     if export.partition_by is None or export.accumulates:
         return None
     plan = plan_export(export, planner, None, only=sorted(only, key=order_of))
-    return Rerun(None, plan.strategy, plan.consistency, plan.units, {})
+    chosen = frozenset(unit.index for unit in plan.units)
+    return Rerun(None, plan.strategy, plan.consistency, plan.units, {}, chosen)
 
 
 def _folders(
@@ -83,9 +92,11 @@ def _folders(
     units: list[WorkUnit] = []
     carried: dict[int, tuple[PartRow, ...]] = {}
     kept = [row.unit for row in rows if row.unit.partition not in only]
+    done = {row.unit.index for row in rows if row.status == "completed"}
     for unit in sorted([*kept, *plan.units], key=lambda u: (order_of(u.partition), u.index)):
         index = len(units)
-        if unit.partition not in only:
+        if unit.partition not in only and unit.index in done:
             carried[index] = tuple(replace(part, chunk_index=index) for part in parts[unit.index])
         units.append(replace(unit, index=index))
-    return Rerun(base, base.mode, base.consistency, tuple(units), carried)
+    chosen = frozenset(unit.index for unit in units if unit.partition in only)
+    return Rerun(base, base.mode, base.consistency, tuple(units), carried, chosen)

@@ -42,7 +42,7 @@ from rivet_dagster.engine.run.options import (
 from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.recorded import carried_event, partitions, run_plan
 from rivet_dagster.engine.run.resume import Next
-from rivet_dagster.engine.run.selected import rerun
+from rivet_dagster.engine.run.selected import lacks_folders, rerun
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
@@ -254,6 +254,10 @@ class Session:
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
+        if only is not None and lacks_folders(self.export, rows, only):
+            state.interrupt_run(run.run_id, self.keeper.lease)
+            self._notes.append(f"run {run.run_id} goes on as another one, with partitions that it lacks")
+            return self._rerun_selected(only, run)
         if self.export.keyset_incremental:
             self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
         chosen = resume.select_units(rows, only)
@@ -266,10 +270,10 @@ class Session:
         )
         return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
-    def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
-        """Units of the last complete run, done again in a new run that carries the others."""
+    def _rerun_selected(self, only: Collection[str], base: RunHeader | None = None) -> RunPlan | None:
+        """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        found = rerun(state, self.export, self._planner_of_run(), self._hash, only)
+        found = rerun(state, self.export, self._planner_of_run(), self._hash, only, base)
         if found is None:
             self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
             return None

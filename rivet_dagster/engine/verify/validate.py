@@ -20,13 +20,13 @@ from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import IntegrityError, RivetError
 from rivet_dagster.engine.verify import checksum
-from rivet_dagster.engine.verify.buckets import folder_findings, is_sidecar
 from rivet_dagster.engine.verify.fingerprint import (
     bytes_fingerprint,
     is_fingerprint,
     schema_fingerprint,
     stream_fingerprint,
 )
+from rivet_dagster.engine.verify.folders import folder_findings, is_sidecar
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_SUCCESS_BYTES,

@@ -54,9 +54,7 @@ def partitions(project: Project, result: dg.ExecuteInProcessResult) -> list[str 
 
 def choose(project: Project, *keys: dg.AssetKey, partition: str | None = None) -> dg.ExecuteInProcessResult:
     """What the UI does for assets that a person selected."""
-    asset = next(
-        a for a in project.defs.assets or [] if isinstance(a, dg.AssetsDefinition) and TABLE in a.keys
-    )
+    assets = [a for a in project.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
     return dg.materialize(
         [a for a in assets if TABLE in a.keys],
         instance=project.instance,

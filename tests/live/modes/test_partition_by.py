@@ -7,8 +7,12 @@ from typing import Any
 
 import duckdb
 import pytest
+import xxhash
 
-from rivet_dagster.engine.errors import ConfigError, RefusalError, UsageError
+from rivet_dagster.engine.errors import ConfigError, RefusalError, RivetError, UsageError
+from rivet_dagster.engine.run.events import UnitCommitted
+from rivet_dagster.engine.verify.repair import plan_repair
+from rivet_dagster.engine.verify.validate import validate_prefix
 from tests.live.modes.kit import Project, Ran
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -51,8 +55,6 @@ def hive(project: Project, folder: str = "*") -> dict[str, list[int]]:
 
 def assert_folders_are_whole(project: Project) -> None:
     """Each folder is an export of its own to a reader: manifest, copy, marker, parts, nothing else."""
-    import xxhash
-
     rows = 0
     for folder in sorted(p for p in project.prefix.iterdir() if "=" in p.name):
         data = (folder / "manifest.json").read_bytes()
@@ -63,8 +65,6 @@ def assert_folders_are_whole(project: Project) -> None:
         assert {p.name for p in folder.iterdir()} == names | own
         assert (folder / "_SUCCESS").read_text() == f"xxh3:{xxhash.xxh3_64(data).hexdigest()}\n"
         with project.engine() as engine:
-            from rivet_dagster.engine.verify.validate import validate_prefix
-
             report = validate_prefix(engine.store(folder), str(folder), depth="full", export_name="o")
             assert report.status == "pass", report.findings
     assert rows == project.manifest().row_count
@@ -162,7 +162,7 @@ def test_a_column_without_days_is_refused(project: Project) -> None:
 def test_each_folder_of_a_table_without_an_index_is_a_pass_over_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rivet_dagster.engine.plan.buckets.PASSES_BYTES", 30_000)
+    monkeypatch.setattr("rivet_dagster.engine.plan.folders.PASSES_BYTES", 30_000)
     fill(project, "date", *(f"2024-01-{day:02}" for day in range(1, 29)), index=False)
     with pytest.raises(RefusalError, match="each of 28 folders reads the whole table"):
         project.run()
@@ -172,7 +172,7 @@ def test_each_folder_of_a_table_without_an_index_is_a_pass_over_it(
 
 
 def test_too_many_folders_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rivet_dagster.engine.plan.buckets.MAX_UNITS", 2)
+    monkeypatch.setattr("rivet_dagster.engine.plan.folders.MAX_UNITS", 2)
     fill(project, "date", "2024-01-01", "2024-01-02", "2025-01-02")
     with pytest.raises(RefusalError, match="would need 3 folders"):
         project.run()
@@ -306,8 +306,6 @@ def test_a_day_that_no_run_had_is_added(project: Project) -> None:
 
 
 def test_reconcile_finds_what_is_wrong_and_repair_runs_that_folder(project: Project) -> None:
-    from rivet_dagster.engine.verify.repair import plan_repair
-
     fill(project, "date", "2024-01-01", "2024-01-02", "2024-01-03")
     project.run()
     project.db.execute("UPDATE t SET n = 7 WHERE n = 1")
@@ -382,3 +380,22 @@ def test_a_part_that_goes_is_seen_through_its_folder(project: Project) -> None:
     with project.engine() as engine:
         report = engine.validate("o", depth="sample")
     assert [f.kind for f in report.findings] == ["folder_inconsistent"]
+
+
+def test_a_day_is_added_while_another_one_keeps_a_run_open(project: Project) -> None:
+    """What the open run has done stays done, and what it has not stays to be done."""
+    project.db.execute("CREATE TABLE t (n int, d date, v numeric)")
+    project.db.execute("INSERT INTO t VALUES (0, '2024-01-01', 1), (1, '2024-01-02', 'NaN')")
+    project.keys["columns"] = {"v": "decimal(10,2)"}
+    with pytest.raises(RivetError, match="NaN"):
+        project.run()
+    project.db.execute("INSERT INTO t VALUES (2, '2024-01-03', 1)")
+    with project.engine() as engine, engine.session("o", holder="test", lock_wait=0) as session:
+        assert session.plan(only=["2024-01-03"]).partitions == ("2024-01-01", "2024-01-02", "2024-01-03")
+        assert [e.rows for e in session.execute() if isinstance(e, UnitCommitted) and not e.carried] == [1]
+        assert not session.complete
+    project.db.execute("UPDATE t SET v = 1, n = 7 WHERE n = 1")
+    ran = choose(project, "2024-01-02")
+    assert {e.unit.partition for e in ran.units if not e.carried} == {"2024-01-02"}
+    assert hive(project) == {"2024-01-01": [0], "2024-01-02": [7], "2024-01-03": [2]}
+    assert_folders_are_whole(project)

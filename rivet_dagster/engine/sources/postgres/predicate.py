@@ -117,20 +117,20 @@ def _within(pages: str, spec: Mapping[str, Any]) -> str:
     return f"{pages} AND {_or_null(spec)}" if "column" in spec else pages
 
 
-def _bucket_condition(bucket: Mapping[str, Any]) -> str:
+def _folder_condition(folder: Mapping[str, Any]) -> str:
     """The rows of one folder of ``partition_by``; without bounds those that have no value."""
-    if bucket["ge"] is None:
-        return f"{quote_ident(bucket['column'])} IS NULL"
-    return _bounded(bucket)
+    if folder["ge"] is None:
+        return f"{quote_ident(folder['column'])} IS NULL"
+    return _bounded(folder)
 
 
 def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     """(FROM item, condition, ORDER BY or '') of a unit. Page ranges cover the whole unit here."""
     source, condition, order = _from_where(unit, origin)
-    bucket = unit.spec.get("bucket")
-    if bucket is None:
+    folder = unit.spec.get("folder")
+    if folder is None:
         return source, condition, order
-    within = _bucket_condition(bucket)
+    within = _folder_condition(folder)
     return source, within if condition == "TRUE" else f"{within} AND {condition}", order
 
 

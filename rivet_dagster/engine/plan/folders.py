@@ -33,14 +33,14 @@ _SHOWN: Final = {"day": 10, "month": 7, "year": 4}  # characters of an ISO date
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class Folder:
     """One folder: the rows of a day, month or year in UTC; first None: those without a value."""
 
     key: str
     first: date | None
 
 
-def plan_buckets(
+def plan_folders(
     export: ExportConfig,
     planner: Planner,
     base: Callable[[Planner], Plan],
@@ -57,36 +57,36 @@ def plan_buckets(
         if whole.skip_reason is not None:
             return whole
         cut = planner.within(whole.units[0])
-        buckets = _found(export, cut)
-        units = _within(whole.units, buckets, export, planner.facts)
-        return replace(whole, units=tuple(units), reason=f"{whole.reason}, {_reason(export, buckets)}")
+        folders = _found(export, cut)
+        units = _within(whole.units, folders, export, planner.facts)
+        return replace(whole, units=tuple(units), reason=f"{whole.reason}, {_reason(export, folders)}")
     refuse_scan(export, planner.facts, "partition_by", (column,))
-    buckets = _found(export, planner) if only is None else [bucket_of(export, key) for key in only]
-    _refuse_passes(export, planner.facts, len(buckets))
+    folders = _found(export, planner) if only is None else [folder_of(export, key) for key in only]
+    _refuse_passes(export, planner.facts, len(folders))
     found: list[WorkUnit] = []
-    for bucket in buckets:
-        scope = next(_within((WorkUnit(0, UnitKind.WHOLE, ""),), [bucket], export, planner.facts))
+    for folder in folders:
+        scope = next(_within((WorkUnit(0, UnitKind.WHOLE, ""),), [folder], export, planner.facts))
         cuts = (scope,) if export.mode == "full" else base(planner.within(scope)).units
-        found.extend(_within(cuts, [bucket], export, planner.facts))
+        found.extend(_within(cuts, [folder], export, planner.facts))
         if len(found) > MAX_UNITS:
             raise _too_many(export, f"more than {MAX_UNITS} units")
     units = (replace(unit, index=index) for index, unit in enumerate(found))
-    return chunk_plan(export.mode, tuple(units), planner, _reason(export, buckets))
+    return chunk_plan(export.mode, tuple(units), planner, _reason(export, folders))
 
 
-def _found(export: ExportConfig, planner: Planner) -> list[Bucket]:
+def _found(export: ExportConfig, planner: Planner) -> list[Folder]:
     """What to export; an empty table still shows its columns, in the folder that no day can take."""
-    return find_buckets(export, planner) or [Bucket(NULL_KEY, None)]
+    return find_folders(export, planner) or [Folder(NULL_KEY, None)]
 
 
-def find_buckets(export: ExportConfig, planner: Planner) -> list[Bucket]:
+def find_folders(export: ExportConfig, planner: Planner) -> list[Folder]:
     """The folders that hold a row now, in order, the one of the rows without a value last.
 
     Raises RefusalError for infinite values and years outside 1 to 9999, which no folder can name.
     """
     column = export.partition_by
     assert column is not None
-    buckets = []
+    folders = []
     bounds = planner.text_bounds(column)
     if bounds is not None:
         for text in bounds:
@@ -94,21 +94,21 @@ def find_buckets(export: ExportConfig, planner: Planner) -> list[Bucket]:
         days = planner.spans(column, export.partition_granularity, *bounds)
         if len(days) > MAX_UNITS:
             raise _too_many(export, f"{len(days)} folders")
-        buckets = [_bucket(export, date.fromisoformat(day)) for day in days]
+        folders = [_folder(export, date.fromisoformat(day)) for day in days]
     if column in planner.facts.nullable and planner.has_nulls(column):
-        buckets.append(Bucket(NULL_KEY, None))
-    return buckets
+        folders.append(Folder(NULL_KEY, None))
+    return folders
 
 
-def bucket_of(export: ExportConfig, key: str) -> Bucket:
+def folder_of(export: ExportConfig, key: str) -> Folder:
     """The folder that a partition key names. Raises UsageError for anything else."""
     if key == NULL_KEY:
-        return Bucket(NULL_KEY, None)
+        return Folder(NULL_KEY, None)
     parts = _KEYS[export.partition_granularity].fullmatch(key)
     try:
         if parts is not None:
             found = parts.groupdict()
-            return _bucket(export, date(int(found["y"]), int(found.get("m", 1)), int(found.get("d", 1))))
+            return _folder(export, date(int(found["y"]), int(found.get("m", 1)), int(found.get("d", 1))))
     except ValueError:
         pass
     shape = date(2024, 1, 31).isoformat()[: _SHOWN[export.partition_granularity]]
@@ -134,38 +134,38 @@ def partition_column(export: ExportConfig, facts: SourceFacts) -> str:
     return name
 
 
-def _bucket(export: ExportConfig, first: date) -> Bucket:
-    return Bucket(first.isoformat()[: _SHOWN[export.partition_granularity]], first)
+def _folder(export: ExportConfig, first: date) -> Folder:
+    return Folder(first.isoformat()[: _SHOWN[export.partition_granularity]], first)
 
 
 def _within(
-    units: Iterable[WorkUnit], buckets: Iterable[Bucket], export: ExportConfig, facts: SourceFacts
+    units: Iterable[WorkUnit], folders: Iterable[Folder], export: ExportConfig, facts: SourceFacts
 ) -> Iterator[WorkUnit]:
-    """Each unit once a bucket, and of that bucket alone."""
-    for index, (bucket, unit) in enumerate(itertools.product(buckets, units)):
-        shown = "NULL" if bucket.first is None else bucket.key
+    """Each unit once a folder, and of that folder alone."""
+    for index, (folder, unit) in enumerate(itertools.product(folders, units)):
+        shown = "NULL" if folder.first is None else folder.key
         plain = unit.kind is UnitKind.WHOLE and "column" not in unit.spec
         ends = (shown, shown) if plain else (unit.start_key, unit.end_key)
         yield WorkUnit(
             index,
             unit.kind,
-            bucket.key,
-            {**unit.spec, "bucket": _spec(bucket, export, facts)},
+            folder.key,
+            {**unit.spec, "folder": _spec(folder, export, facts)},
             *ends,
             est_rows=unit.est_rows,
         )
 
 
-def _spec(bucket: Bucket, export: ExportConfig, facts: SourceFacts) -> dict[str, Any]:
+def _spec(folder: Folder, export: ExportConfig, facts: SourceFacts) -> dict[str, Any]:
     column = export.partition_by
     assert column is not None
-    if bucket.first is None:
-        return {"column": column, "ge": None, "lt": None, "folder": hive_folder(column, None)}
+    if folder.first is None:
+        return {"column": column, "ge": None, "lt": None, "name": hive_folder(column, None)}
     return {
         "column": column,
-        "ge": instant_literal(facts, column, bucket.first.isoformat()),
-        "lt": instant_literal(facts, column, _following(bucket.first, export.partition_granularity)),
-        "folder": hive_folder(column, bucket.key),
+        "ge": instant_literal(facts, column, folder.first.isoformat()),
+        "lt": instant_literal(facts, column, _following(folder.first, export.partition_granularity)),
+        "name": hive_folder(column, folder.key),
     }
 
 
@@ -181,8 +181,8 @@ def _following(first: date, granularity: str) -> str:
         return "10000-01-01"
 
 
-def _reason(export: ExportConfig, buckets: list[Bucket]) -> str:
-    return f"{len(buckets)} folders, one a {export.partition_granularity} of {export.partition_by}"
+def _reason(export: ExportConfig, folders: list[Folder]) -> str:
+    return f"{len(folders)} folders, one a {export.partition_granularity} of {export.partition_by}"
 
 
 def _refuse_passes(export: ExportConfig, facts: SourceFacts, folders: int) -> None:
