@@ -141,9 +141,9 @@ class ExportRun:
         if isinstance(known, dg.DynamicPartitionsDefinition):
             self.context.instance.add_dynamic_partitions(known.name or "", partitions)
         elif outside := [key for key in partitions if key != NULL_KEY and not is_window(known, key)]:
-            self.context.log.warning(
-                f"{len(outside)} partitions lie outside the asset's time partitions, {outside[0]} to "
-                f"{outside[-1]}: they are exported, and not shown one by one"
+            self.context.log.info(
+                f"{len(outside)} partitions lie before or after the asset's time partitions ({outside[0]} to "
+                f"{outside[-1]}): they are exported, and not shown one by one"
             )
         how = "resumed" if plan.resumed else "planned"
         self.context.log.info(

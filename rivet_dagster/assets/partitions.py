@@ -20,7 +20,7 @@ _WINDOWS: Final = {
 
 
 def chunk_partitions(export: ExportConfig) -> dg.PartitionsDefinition[str]:
-    """Windows in UTC from ``partitions_start`` to the current one; without it dynamic partitions."""
+    """Windows in UTC that are over, from ``partitions_start`` on; without it dynamic partitions."""
     start = export.dagster.start_day
     if start is None:
         return dg.DynamicPartitionsDefinition(name=ExportNames.of(export).partitions)
@@ -29,8 +29,7 @@ def chunk_partitions(export: ExportConfig) -> dg.PartitionsDefinition[str]:
         start=_first(start, export.partition_granularity).strftime(form),
         fmt=form,
         cron_schedule=cron,
-        timezone="UTC",
-        end_offset=1,  # the window that is not over has rows too
+        timezone="UTC",  # a window is shown when it is over: until then more of its rows may come
     )
 
 

@@ -82,7 +82,7 @@ def test_without_a_start_the_partitions_are_the_folders_that_there_are(visits: P
 def test_a_table_run_fills_the_windows_of_time_and_the_rows_without_one(visits: Project) -> None:
     result = visits.run("export_visits")
     assert result.success
-    assert partitions(visits, result) == ["2024-01-01", "2024-01-02", "2024-01-04", str(TODAY)]
+    assert partitions(visits, result) == ["2024-01-01", "2024-01-02", "2024-01-04"]
     assert [plain(m.metadata)["rows"] for m in visits.materialized(result, NULLS)] == [1]
     (table,) = visits.materialized(result, TABLE)
     assert plain(table.metadata)["rows"] == 8  # those outside the windows too
@@ -90,7 +90,7 @@ def test_a_table_run_fills_the_windows_of_time_and_the_rows_without_one(visits: 
     graph = visits.defs.resolve_asset_graph()
     windows = graph.get(CHUNKS).partitions_def
     assert isinstance(windows, dg.TimeWindowPartitionsDefinition)
-    assert windows.get_last_partition_key() == str(TODAY)
+    assert windows.get_last_partition_key() == str(TODAY - timedelta(days=1))
     found = visits.instance.get_status_by_partition(CHUNKS, ["2024-01-02", "2024-01-03"], windows)
     assert {k: v and v.name for k, v in (found or {}).items()} == {
         "2024-01-02": "MATERIALIZED",
@@ -152,7 +152,7 @@ def test_reconcile_and_repair_of_a_day(visits: Project) -> None:
     visits.db.execute("DELETE FROM visits WHERE n = 3", "INSERT INTO visits VALUES (30, '2024-01-03')")
     result = visits.run("reconcile_visits")
     found = {e.partition: e.passed for e in result.get_asset_check_evaluations() if e.partition}
-    assert found == {"2024-01-01": True, "2024-01-02": False, "2024-01-04": True, str(TODAY): True}
+    assert found == {"2024-01-01": True, "2024-01-02": False, "2024-01-04": True}
     repaired = visits.run(
         "repair_visits", config={"ops": {"rivet_repair__visits": {"config": {"execute": True}}}}
     )
@@ -169,6 +169,23 @@ def test_months_and_years(visits: Project, granularity: str, key: str) -> None:
     )
     assert partitions(visits, choose(visits, CHUNKS, partition=key)) == [key]
     assert rows(visits) == [1, 2, 3, 4]
+
+
+def test_a_schedule_over_the_days_asks_for_the_one_that_is_over(visits: Project) -> None:
+    job = dg.define_asset_job("daily", selection=dg.AssetSelection.assets(CHUNKS))
+    schedule = dg.build_schedule_from_partitioned_job(job)
+    defs = dg.Definitions.merge(visits.defs, dg.Definitions(jobs=[job], schedules=[schedule]))
+    found = next(s for s in defs.get_repository_def().schedule_defs if s.name == schedule.name)
+    at = datetime(2024, 1, 3, tzinfo=UTC)
+    with dg.build_schedule_context(
+        visits.instance, scheduled_execution_time=at, repository_def=defs.get_repository_def()
+    ) as context:
+        (request,) = found.evaluate_tick(context).run_requests or []
+    assert request.partition_key == "2024-01-02"
+    run = defs.resolve_job_def("daily").execute_in_process(
+        instance=visits.instance, partition_key=request.partition_key
+    )
+    assert partitions(visits, run) == ["2024-01-02"]
 
 
 def test_a_daily_asset_depends_on_the_day(visits: Project) -> None:

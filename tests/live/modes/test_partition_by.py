@@ -11,6 +11,7 @@ import xxhash
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError, RivetError, UsageError
 from rivet_dagster.engine.run.events import UnitCommitted
+from rivet_dagster.engine.sources.postgres import bounds
 from rivet_dagster.engine.verify.repair import plan_repair
 from rivet_dagster.engine.verify.validate import validate_prefix
 from tests.live.modes.kit import Project, Ran
@@ -399,3 +400,30 @@ def test_a_day_is_added_while_another_one_keeps_a_run_open(project: Project) -> 
     assert {e.unit.partition for e in ran.units if not e.carried} == {"2024-01-02"}
     assert hive(project) == {"2024-01-01": [0], "2024-01-02": [7], "2024-01-03": [2]}
     assert_folders_are_whole(project)
+
+
+def test_a_run_with_other_folders_is_not_continued(project: Project) -> None:
+    fill(project, "date", "2024-01-01", "2024-01-02", "2024-02-03")
+    project.keys["chunk_checkpoint"] = True
+    project.killed_run("after_unit_commit:1")
+    ran = project.run(partition_granularity="month")
+    assert not ran.plan.resumed
+    assert hive(project) == {"2024-01": [0, 1], "2024-02": [2]}
+    assert_folders_are_whole(project)
+
+
+def test_days_far_apart_are_found_through_the_index(project: Project) -> None:
+    """Not by a pass over the table, and not day by day."""
+    days = [f"{year:04}-06-30" for year in range(1, 9999, 500)]
+    fill(project, "date", *days)
+    project.db.execute("INSERT INTO t SELECT n, '0001-06-30' FROM generate_series(100, 50000) n", "ANALYZE t")
+    with project.engine() as engine:
+        export = engine.export("o")
+        with engine.source(export).planner(snapshot=False) as planner:
+            statement = bounds.spans(
+                planner.origin.from_sql(), planner.facts, "d", "day", "0001-06-30", "9999-01-01"
+            )
+            assert planner.spans("d", "day", "0001-06-30", "9999-01-01") == days
+    with project.db.connect() as connection:
+        (plan,) = connection.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}".encode()).fetchone() or ()
+    assert "Seq Scan" not in json.dumps(plan)
