@@ -20,6 +20,7 @@ from typing import Any, Final
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 import yaml
 
@@ -66,6 +67,9 @@ KEY: Final = Mode(
 )
 FOLDERS: Final = Mode(
     "folders", {"mode": "full", "partition_by": "made", "chunk_checkpoint": True, "parallel": 2}
+)
+FOLDERS_INCREMENTAL: Final = Mode(
+    "folders_incremental", {"mode": "incremental", "cursor_column": "id", "partition_by": "made"}
 )
 INCREMENTAL: Final = Mode("incremental", {"mode": "incremental", "cursor_column": "id"})
 MODES: Final = (FULL, RANGE, RANGE_ANEW, KEY, INCREMENTAL)
@@ -290,6 +294,10 @@ class Reader:
     @property
     def files(self) -> list[Path]:
         return sorted([*self.prefix.glob("*.parquet"), *self.prefix.glob("*=*/*.parquet")])
+
+    def day(self, rows: pa.Table) -> pa.Table:
+        """Those of ``rows`` that belong into the folder of a day."""
+        return rows.filter(pc.starts_with(rows["made"], self.prefix.name.partition("=")[2]))
 
     @property
     def folders(self) -> list[Reader]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from tests.crash.kit import FOLDERS, Project, Reader
@@ -28,11 +27,6 @@ PLACES = (
 )
 
 
-def day(rows: pa.Table, folder: Reader) -> pa.Table:
-    """The rows that belong into a folder."""
-    return rows.filter(pc.starts_with(rows["made"], folder.prefix.name.partition("=")[2]))
-
-
 @pytest.mark.parametrize("at", PLACES)
 def test_killed_at(
     project: Callable[..., Project], orders: pa.Table, orders_before: pa.Table, at: str
@@ -48,9 +42,9 @@ def test_killed_at(
     this.crash(at)
     reader.check_instant(orders_before, orders)
     for folder in reader.folders:
-        folder.check_instant(day(orders_before, folder), day(orders, folder))
+        folder.check_instant(folder.day(orders_before), folder.day(orders))
     this.succeed()
     reader.check_exact(orders, union=False)
     assert len(reader.folders) == 8
     for folder in reader.folders:
-        folder.check_exact(day(orders, folder), union=False)
+        folder.check_exact(folder.day(orders), union=False)
