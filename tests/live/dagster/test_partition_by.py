@@ -54,12 +54,10 @@ def partitions(project: Project, result: dg.ExecuteInProcessResult) -> list[str 
 
 def choose(project: Project, *keys: dg.AssetKey, partition: str | None = None) -> dg.ExecuteInProcessResult:
     """What the UI does for assets that a person selected."""
-    assets = [a for a in project.defs.assets or [] if isinstance(a, dg.AssetsDefinition)]
-    return dg.materialize(
-        [a for a in assets if TABLE in a.keys],
+    job = project.defs.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(
         instance=project.instance,
-        selection=dg.AssetSelection.assets(*keys),
-        resources=project.defs.resources,
+        asset_selection=list(keys),
         partition_key=partition,
         raise_on_error=False,
     )
@@ -80,6 +78,7 @@ def test_without_a_start_the_partitions_are_the_folders_that_there_are(visits: P
 
 
 def test_a_table_run_fills_the_windows_of_time_and_the_rows_without_one(visits: Project) -> None:
+    dg.Definitions.validate_loadable(visits.defs)
     result = visits.run("export_visits")
     assert result.success
     assert partitions(visits, result) == ["2024-01-01", "2024-01-02", "2024-01-04"]
