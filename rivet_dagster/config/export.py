@@ -169,7 +169,14 @@ class ExportConfig(Section):
     @property
     def reads_one_snapshot(self) -> bool:
         """Whether all units of a run read the same snapshot, rather than each its own."""
-        return self.consistency == "snapshot" or (self.consistency is None and self.mode != "chunked")
+        if self.consistency is not None:
+            return self.consistency == "snapshot"
+        return self.mode != "chunked" and not self.partitions_full
+
+    @property
+    def partitions_full(self) -> bool:
+        """Whether a whole pass is cut by ``partition_by`` alone: its units outlive a snapshot."""
+        return self.mode == "full" and self.partition_by is not None
 
     @property
     def chunk_strategy(self) -> Literal["key", "count", "memory", "size"] | None:

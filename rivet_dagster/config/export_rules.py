@@ -30,6 +30,8 @@ _CHUNK_KEYS: Final = {
     "keyset_incremental": False,
     "chunk_size": 100_000,
 }
+#: What separates or escapes in ``column=value`` and in the globs that read it.
+_NO_HIVE_KEY: Final = re.compile(r"[=%{}*?\[\]]")
 _EXCLUDE: Final = (
     ("chunk_count", "chunk_dense"),
     ("chunk_count", "chunk_by_days"),
@@ -174,6 +176,8 @@ def _chunk_place(export: ExportConfig) -> Iterator[Problem]:
     if export.mode == "chunked":
         return
     for key, unused in _CHUNK_KEYS.items():
+        if key == "chunk_checkpoint" and export.partitions_full:
+            continue  # its folders are units, and can be continued
         if getattr(export, key) != unused:
             yield Problem(
                 (key,),
@@ -234,7 +238,7 @@ def _key_list(export: ExportConfig) -> Iterator[Problem]:
 
 
 def _consistency(export: ExportConfig) -> Iterator[Problem]:
-    if export.consistency == "chunk" and export.mode != "chunked":
+    if export.consistency == "chunk" and export.mode != "chunked" and not export.partitions_full:
         yield Problem(
             ("consistency",),
             f"`mode: {export.mode}` reads one snapshot",
@@ -259,6 +263,8 @@ def _time_window(export: ExportConfig) -> Iterator[Problem]:
 
 def _partition(export: ExportConfig) -> Iterator[Problem]:
     tokens = export.destination.tokens()
+    if export.dagster.partitions_start is not None:
+        yield from _time_partitions(export)
     if export.partition_by is None:
         if "partition" in tokens:
             yield Problem(
@@ -266,8 +272,15 @@ def _partition(export: ExportConfig) -> Iterator[Problem]:
                 "`{partition}` needs `partition_by`",
                 "add `partition_by:`, or remove the token",
             )
+        yield from _unused(export, ("partition_granularity",), "partition_by")
         return
     path = ("partition_by",)
+    if found := _NO_HIVE_KEY.search(export.partition_by):
+        yield Problem(
+            path,
+            f"the column holds `{found[0]}`, which means something else in the name of a Hive folder",
+            "rename the column in `query:`",
+        )
     if reason := unsafe_name(export.partition_by):
         yield Problem(path, f"the column {reason}", "name a column whose name can be a folder")
     if export.mode in ("time_window", "cdc"):
@@ -277,6 +290,27 @@ def _partition(export: ExportConfig) -> Iterator[Problem]:
     if "partition" not in tokens:
         yield Problem(
             path, "`partition_by` needs `{partition}` in the destination", 'write "out/{partition}" in quotes'
+        )
+    elif not export.destination.ends_in_partition():
+        yield Problem(
+            ("destination",),
+            "`{partition}` is not the last folder of the destination, alone",
+            'write it at the end: "out/{export}/{partition}"',
+        )
+
+
+def _time_partitions(export: ExportConfig) -> Iterator[Problem]:
+    path = ("dagster", "partitions_start")
+    if export.partition_by is None:
+        yield Problem(
+            path, "`partitions_start` needs `partition_by`", "add `partition_by:`, or remove the key"
+        )
+    elif export.mode == "incremental" or export.consistency == "snapshot":
+        what = "mode: incremental" if export.mode == "incremental" else "consistency: snapshot"
+        yield Problem(
+            path,
+            f"with `{what}` the folders of a run belong together, and none is run on its own",
+            "remove `partitions_start`, or use `mode: full`",
         )
 
 

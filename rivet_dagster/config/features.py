@@ -52,14 +52,13 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("tuning", "adaptive", _OFF, "set `throttle_ms` or `parallel` by hand"),
     Feature("tuning", "min_parallel", (None, 1), "set `parallel` by hand"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
-    Feature("export", "partition_by", (None,), "write one export for each range"),
     Feature("export", "verify", ("size",), "use `verify: size`"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
     Feature("export.destination", "type", ("local",), "use `type: local`"),
 )
 
 #: Tokens of a destination that nothing fills in yet.
-UNFILLED_TOKENS: Final = ("partition", "run_id")
+UNFILLED_TOKENS: Final = ("run_id",)
 
 #: Key -> what it is for. Read and kept, without effect on a run.
 INERT: Final[dict[str, str]] = {

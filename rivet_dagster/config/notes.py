@@ -97,8 +97,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "time_column": "Column of `mode: time_window`.",
         "time_column_type": "Whether the column holds timestamps or Unix seconds.",
         "days_window": "Days back from now of `mode: time_window`.",
-        "partition_by": "Date column that splits the export into folders.",
-        "partition_granularity": "Width of a folder.",
+        "partition_by": "Date or timestamp column whose UTC days (months, years) become Hive folders; "
+        "needs `{partition}` as the last folder of the destination.",
+        "partition_granularity": "What a folder holds.",
         "format": "File format.",
         "compression": "Codec of Parquet. CSV is not compressed.",
         "compression_level": "1 to 22 for zstd (default 3), 0 to 9 for gzip (default 6).",
@@ -149,7 +150,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "type": "Kind of store.",
         "bucket": "Bucket or container.",
         "prefix": "Folder in the bucket.",
-        "path": "Folder, relative to the config file. Tokens {date}, {export}, {table}; quote them.",
+        "path": "Folder, relative to the config file. Tokens {date}, {export}, {table} and, as the last "
+        "folder, {partition}; quote them.",
         "region": "Region of the bucket.",
         "endpoint": "Address of an emulator.",
         "credentials_file": "Service account file of Google Cloud.",
@@ -227,6 +229,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "schedule": "Cron line of five fields, UTC.",
         "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
+        "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
+        "`partition_by`.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.plan.folders import find_folders
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.run.figures import total
+from rivet_dagster.engine.sources.base import Planner
 from rivet_dagster.engine.sources.postgres import aggregate
 from rivet_dagster.engine.state.models import Boundary, RunHeader
 from rivet_dagster.engine.verify.manifest import UnitParts
-from rivet_dagster.engine.verify.reconcile import WHOLE_TABLE, ReconcileReport, reconcile_units
+from rivet_dagster.engine.verify.reconcile import (
+    WHOLE_TABLE,
+    ReconcileReport,
+    UnitComparison,
+    reconcile_units,
+)
 from rivet_dagster.engine.verify.report import Depth, ValidationReport
 from rivet_dagster.engine.verify.validate import validate_prefix
 
 if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
 
 
@@ -52,6 +62,7 @@ def reconcile(engine: Engine, name: str) -> ReconcileReport:
             file_format=export.format,
             whole=_whole(engine, run),
         )
+        report = replace(report, units=(*report.units, *_folders_not_exported(export, planner, report)))
     _verified(engine, run, report)
     return report
 
@@ -67,6 +78,19 @@ def _units(engine: Engine, run: RunHeader) -> list[UnitParts]:
     for row in engine.state.parts(run.run_id):
         parts.setdefault(row.chunk_index, []).append(row.as_part())
     return [UnitParts(r.unit, parts.get(r.unit.index, ())) for r in engine.state.units(run.run_id)]
+
+
+def _folders_not_exported(
+    export: ExportConfig, planner: Planner, report: ReconcileReport
+) -> Iterator[UnitComparison]:
+    """Folders of ``partition_by`` that the source has rows of and the run has not."""
+    if export.partition_by is None or export.accumulates:
+        return
+    known = {unit.partition for unit in report.units}
+    for folder in find_folders(export, planner):
+        if folder.key not in known:
+            note = "the source has rows of it, and no run exported them"
+            yield UnitComparison(None, folder.key, f"folder {folder.key}", None, None, "mismatch", note=note)
 
 
 def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,10 @@ from rivet_dagster.engine.state.models import (
 )
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
+from rivet_dagster.engine.verify.folders import folder_manifests, held_manifest
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
+    MAX_SUCCESS_BYTES,
     Extraction,
     Manifest,
     SourceRecord,
@@ -44,6 +46,14 @@ from rivet_dagster.engine.verify.manifest_reader import parse_manifest
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
+
+
+@dataclass(slots=True)
+class _Folders:
+    """What belongs into the folders of partitions, by name. markers: due when all is verified."""
+
+    markers: dict[str, bytes] = field(default_factory=dict)
+    sidecars: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +96,13 @@ class Finalizer:
     def _publish(self, manifest: Manifest, data: bytes, report: QualityReport) -> RunOutcome:
         self.store.put_bytes(names.MANIFEST, data)
         fault_point("after_manifest_update")
-        self._clear_folder(manifest)
+        below = self._publish_folders(manifest)
+        self._clear_folder(manifest, below.sidecars | set(below.markers))
         fault_point("after_quarantine")
         self._verify(manifest, data)
+        for name, body in below.markers.items():
+            if self.store.read_bytes(name, MAX_SUCCESS_BYTES) != body:
+                self.store.put_bytes(name, body)
         self.store.put_bytes(names.SUCCESS, success_body(data))
         fault_point("after_success")
         size = sum(p.size_bytes for p in manifest.committed)
@@ -113,6 +127,22 @@ class Finalizer:
             warnings=(*replaced, *grown, *report.warnings),
             details=details,
         )
+
+    def _publish_folders(self, manifest: Manifest) -> _Folders:
+        """A manifest for each folder of a partition. One whose manifest lists its parts stays as it is."""
+        sums = {row.file_name: row.checksums for row in self.state.parts(self.header.run_id)}
+        found = _Folders()
+        for folder, own in folder_manifests(manifest, sums):
+            name = f"{folder}/{names.MANIFEST}"
+            data = self.store.read_bytes(name, MAX_MANIFEST_BYTES)
+            held = held_manifest(data, own.parts)
+            if data is None or held is None:
+                held, data = own, own.to_bytes()
+                self.store.put_bytes(f"{folder}/{names.manifest_copy(own.run_id)}", data)
+                self.store.put_bytes(name, data)
+            found.markers[f"{folder}/{names.SUCCESS}"] = success_body(data)
+            found.sidecars |= {name, f"{folder}/{names.manifest_copy(held.run_id)}"}
+        return found
 
     def _manifest(self, plan: RunPlan, rows: tuple[PartRow, ...]) -> Manifest:
         parts: dict[int, list[Part]] = {}
@@ -154,7 +184,7 @@ class Finalizer:
             cursor_high=window.high,
         )
 
-    def _clear_folder(self, manifest: Manifest) -> None:
+    def _clear_folder(self, manifest: Manifest, sidecars: set[str]) -> None:
         """Move what killed attempts and superseded runs left to ``_quarantine``; remove torn temp files.
 
         Only names that this export's runs write are touched, and nothing is deleted that a reader
@@ -162,9 +192,15 @@ class Finalizer:
         """
         mine = names.NameMatcher(self.export.name)
         keep = {part.path for part in manifest.committed}
-        if self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None:
+        adds = self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None
+        if adds:
             keep |= self._earlier_deltas()  # without a lower bound it is a whole pass, which replaces them
-        for item in list(self.store.list()):
+        found = tuple(self.store.list())
+        for item in found:
+            # of a folder without rows by now; its marker comes first in a listing
+            if not adds and mine.is_folder_sidecar(item.name) and item.name not in sidecars:
+                self.store.delete(item.name)
+        for item in found:
             owned = mine.match(item.name)
             if owned is None or item.name in keep:
                 continue

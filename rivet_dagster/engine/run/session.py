@@ -20,7 +20,7 @@ from rivet_dagster.engine.errors import (
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.keys import window_of
-from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow, Plan
+from rivet_dagster.engine.plan.plan import CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
@@ -40,8 +40,9 @@ from rivet_dagster.engine.run.options import (
     write_options,
 )
 from rivet_dagster.engine.run.quality import require_gate_columns
-from rivet_dagster.engine.run.recorded import carried_event, carried_parts, partitions, run_plan
+from rivet_dagster.engine.run.recorded import carried_event, partitions, run_plan
 from rivet_dagster.engine.run.resume import Next
+from rivet_dagster.engine.run.selected import lacks_folders, rerun
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
@@ -126,6 +127,9 @@ class Session:
         store.prepare()
         # readers of the folder rely on the marker; it comes back when the folder is exact again
         store.delete(names.SUCCESS)
+        for folder in {u.folder for u in plan.units if u.index in plan.outstanding} - {""}:
+            if store.size(f"{folder}/{names.SUCCESS}") is not None:
+                store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
         use_lean_pool()
         pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
@@ -250,6 +254,10 @@ class Session:
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
+        if only is not None and lacks_folders(self.export, rows, only):
+            state.interrupt_run(run.run_id, self.keeper.lease)
+            self._notes.append(f"run {run.run_id} goes on as another one, with partitions that it lacks")
+            return self._rerun_selected(only, run)
         if self.export.keyset_incremental:
             self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
         chosen = resume.select_units(rows, only)
@@ -262,29 +270,20 @@ class Session:
         )
         return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
-    def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
-        """Units of the last complete run, done again in a new run that carries the others."""
+    def _rerun_selected(self, only: Collection[str], base: RunHeader | None = None) -> RunPlan | None:
+        """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        base = state.latest_run(self.export.name, statuses=("completed",))
-        single = base is not None and base.consistency == "chunk" and base.mode not in ACCUMULATING
-        if base is None or not single or base.plan_hash != self._hash:
+        found = rerun(state, self.export, self._planner_of_run(), self._hash, only, base)
+        if found is None:
             self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
             return None
-        rows = state.units(base.run_id)
-        if not rows:
-            return None
-        chosen = resume.select_units(rows, only)
-        carried: dict[int, tuple[Part, ...]] = {r.unit.index: () for r in rows if r.unit.index not in chosen}
-        header = self._new_header(base.prefix, base.mode, base.consistency, parent=base.run_id)
-        state.begin_run(
-            header,
-            [r.unit for r in rows],
-            self.keeper.lease,
-            completed=carried_parts(state.parts(base.run_id), carried),
-        )
+        base = found.base
+        prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
+        header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
+        state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
         self._header = header
         return run_plan(
-            header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again"
+            header, state.units(header.run_id), found.chosen, resumed=True, reason="chosen partitions again"
         )
 
     def _plan_fresh(self, identity: str) -> RunPlan:

@@ -147,7 +147,8 @@ class WorkerPool:
         held.enter_context(order.keeper.holding(claim))
 
         def name(part: int) -> str:
-            return part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
+            plain = part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
+            return f"{claim.unit.folder}/{plain}" if claim.unit.folder else plain
 
         def settle(outcome: list[Part] | BaseException) -> None:
             with held:

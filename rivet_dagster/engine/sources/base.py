@@ -137,6 +137,17 @@ class Planner(Protocol):
 
     def has_nulls(self, column: str) -> bool: ...
 
+    def within(self, unit: WorkUnit) -> Planner:
+        """The same questions about the rows of ``unit`` alone, in the same snapshot."""
+        ...
+
+    def spans(self, column: str, granularity: str, low: str, high: str) -> list[str]:
+        """First days (``YYYY-MM-DD``, UTC) of the days, months or years that hold a row, ascending.
+
+        low, high: bounds of ``column``, as text; what lies outside is not looked at.
+        """
+        ...
+
     def key_boundaries(
         self, columns: Sequence[str], ranges: int, upto: str | None = None
     ) -> list[tuple[str, ...]]: ...

@@ -15,7 +15,6 @@ CHUNK = "mode: chunked\nchunk_column: id\n"
     ("lines", "field"),
     [
         ("mode: cdc", "mode"),
-        ('partition_by: d\ndestination: {type: local, path: "./{partition}"}', "partition_by"),
         ('destination: {type: local, path: "./{run_id}"}', "destination.path"),
         ("destination: {type: s3, bucket: b}", "destination.type"),
         ("destination: {type: gcs, bucket: b}", "destination.type"),

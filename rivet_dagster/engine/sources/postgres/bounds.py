@@ -34,6 +34,22 @@ WITH numbered AS (
 ), cuts AS (SELECT DISTINCT ON (k) k, r FROM numbered WHERE r % {rows} = 0 AND up_to < n ORDER BY k, r)
 SELECT k::text FROM cuts ORDER BY r"""
 
+#: The spans of time that hold a row: one look into the index for each ...
+_SKIPPED: Final = """
+WITH RECURSIVE found(k) AS (
+  (SELECT {span} FROM {source} WHERE {name} >= {low} ORDER BY {name} LIMIT 1)
+  UNION ALL
+  SELECT (
+    SELECT {span} FROM {source} WHERE {name} >= {following} AND {name} <= {high} ORDER BY {name} LIMIT 1
+  )
+  FROM found WHERE k IS NOT NULL
+) SELECT to_char(k, 'YYYY-MM-DD') FROM found WHERE k IS NOT NULL ORDER BY k"""
+#: ... or one pass.
+_PASSED: Final = """
+SELECT to_char(k, 'YYYY-MM-DD') FROM (
+  SELECT DISTINCT {span} AS k FROM {source} WHERE {name} >= {low} AND {name} <= {high}
+) AS found ORDER BY k"""
+
 #: now() is the start of the transaction, which comes before its snapshot. A time without a zone was
 #: written in UTC or in the server's zone: the earlier reading holds back more, so it loses nothing.
 _LOCAL_NOW: Final = (
@@ -67,6 +83,28 @@ def counted_boundaries(source: str, column: str, rows: int, after: str | None, u
     where += [f"{name} > {quote_literal(after)}"] if after is not None else []
     where += [f"{name} <= {quote_literal(upto)}"] if upto is not None else []
     return _COUNTED.format(name=name, source=source, rows=int(rows), where=" AND ".join(where))
+
+
+def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: str, high: str) -> str:
+    """The SELECT of the first days of the days, months or years that hold a row with low <= column <= high.
+
+    An index is probed once a span that holds a row, however far they lie apart; without one it is one
+    pass over the rows.
+    """
+    found = facts.column(column)
+    zoned = found is not None and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
+    name = quote_ident(column)
+    utc = f"{name} AT TIME ZONE 'UTC'" if zoned else f"{name}::timestamp"
+    following = f"(k + interval '1 {granularity}')" + (" AT TIME ZONE 'UTC'" if zoned else "")
+    template = _SKIPPED if column in facts.indexed else _PASSED
+    return template.format(
+        span=f"date_trunc('{granularity}', {utc})",
+        name=name,
+        source=source,
+        low=quote_literal(low),
+        high=quote_literal(high),
+        following=following,
+    )
 
 
 def cursor_bounds(

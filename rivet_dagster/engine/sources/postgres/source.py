@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -25,7 +27,7 @@ from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
-from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
+from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import (
     PostgresReader,
@@ -140,6 +142,7 @@ class PostgresPlanner:
 
     def __init__(self, source: PostgresSource, *, snapshot: bool) -> None:
         self._source = source
+        self._scope: str | None = None
         self._holder: SnapshotHolder | None = None
         self._connection: psycopg.Connection[Any]
         if snapshot:
@@ -210,6 +213,18 @@ class PostgresPlanner:
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
 
+    def within(self, unit: WorkUnit) -> PostgresPlanner:
+        """The same questions about the rows of ``unit`` alone, on the same connection."""
+        scoped = copy.copy(self)
+        scoped._scope = scope_sql(unit, self.origin)
+        scoped.facts = replace(self.facts, heaps=(), indexed=frozenset())
+        return scoped
+
+    def spans(self, column: str, granularity: str, low: str, high: str) -> list[str]:
+        """See ``bounds.spans``: which days, months or years hold a row."""
+        statement = bounds.spans(self._from(), self.facts, column, granularity, low, high)
+        return [str(row[0]) for row in self._rows(statement)]
+
     def key_boundaries(
         self, columns: Sequence[str], ranges: int, upto: str | None = None
     ) -> list[tuple[str, ...]]:
@@ -274,7 +289,7 @@ class PostgresPlanner:
         return shape.read(row)
 
     def _from(self) -> str:
-        return self.origin.from_sql()
+        return self._scope or self.origin.from_sql()
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
