@@ -148,7 +148,7 @@ def numeric_rule(typmod: int) -> Rule:
     if scale < 0:
         digits = precision - scale
     if digits > MAX_PRECISION:
-        return text_rule("DecimalPlain", "more than 38 digits")
+        return text_rule("DecimalPlain", "more than 38 digits; `columns:` makes it decimal256, up to 76")
     same = (digits, places) == (precision, scale)
     return Rule(
         pa.decimal128(digits, places),
