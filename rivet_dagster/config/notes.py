@@ -111,8 +111,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "verify": "What the check after writing compares.",
         "meta_columns": "Columns added to every row.",
         "quality": "Gates over the written rows.",
-        "columns": "Types to use instead of the ones found, by `column` or `table.column`; a name that holds a "
-        "dot is quoted as in SQL: `'\"a.b\"'`.",
+        "columns": "Types to use instead of the ones found, by `column` or `table.column`; a name that holds "
+        "a dot is quoted as in SQL: `'\"a.b\"'`.",
         "value_policy": "Column, or `*`, to what becomes of a value that its type cannot hold: `error`, "
         "`null` (counted) or `text` for the whole column (addition of this project).",
         "target": "Warehouse that a type report is for.",

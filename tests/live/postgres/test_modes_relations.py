@@ -174,7 +174,7 @@ ODD: Final = [
 
 @pytest.mark.parametrize("number", [0, 2, 4, 6, 7])
 def test_names_of_any_spelling(rig: Rig, number: int) -> None:
-    """Columns and tables, by ``table:`` and by query; a quoted table is read in page ranges like any other."""
+    """Columns and tables, by ``table:`` and by query; a quoted table is read in page ranges too."""
     columns = ", ".join(f"{quote_ident(name)} int" for name in ODD)
     schema, key = f'S "{number}" %', ODD[number]
     rig.db.execute(

@@ -62,7 +62,9 @@ A value that its column's file type cannot hold stops its work unit with
 into NULL that no `value_policy` asked for.
 These are: `NaN` in a declared numeric, infinite dates and timestamps, timestamps past 294246,
 `24:00:00`, and arrays of several dimensions (or not starting at 1) in a column declared with one.
-NOT NULL is not carried into the file.
+
+**NOT NULL** is carried into the file where the server keeps it for every row
+([ADR 19](adr/0019-not-null-is-carried-where-the-server-keeps-it.md)); the columns of a query may be NULL.
 """
 
 _OUTRO: Final = """
