@@ -24,7 +24,7 @@ from benchmarks import overhead
 from benchmarks.compare import compare, files
 from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
-from benchmarks.report import Run, findings, markdown, table_lines
+from benchmarks.report import Run, findings, markdown, put_between, table_lines
 from benchmarks.server import server
 from benchmarks.tools import CORE, OURS, TOOLS, Job, Tool
 
@@ -158,10 +158,7 @@ def document(runs: list[Run], level: int, load: float) -> None:
         f"Median of {rounds} interleaved runs after a warm-up, every tool at zstd {level}, {os.cpu_count()} "
         f"cores shared with the server, load {load:.1f} at the start."
     )
-    text = DOCUMENT.read_text()
-    before, rest = text.split(MARKERS[0], 1)
-    after = rest.split(MARKERS[1], 1)[1]
-    DOCUMENT.write_text(f"{before}{MARKERS[0]}\n{markdown(runs, heading)}\n{MARKERS[1]}{after}")
+    put_between(DOCUMENT, MARKERS, markdown(runs, heading))
 
 
 def peers(args: argparse.Namespace, dsn: str) -> int:

@@ -44,6 +44,7 @@ def _text(name: str, plan: Plan, facts: SourceFacts) -> str:
 def _type(entry: Mapping[str, Any]) -> str:
     words = [entry["fidelity"], entry["text_form"]]
     words += [word for word, holds in (("declared", "declared"), ("never NULL", "required")) if entry[holds]]
+    words.append(entry["note"])
     return f"{entry['source']} -> {entry['file']} ({', '.join(word for word in words if word)})"
 
 

@@ -93,7 +93,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 def type_report(columns: Iterable[Column]) -> list[dict[str, Any]]:
     """What becomes of each column: name, type of the source and of the file, fidelity, text form.
 
-    declared: the export says so itself. required: no cell of the file is NULL.
+    declared: the export says so itself. required: no cell of the file is NULL. note: who reads it wrong.
     """
     return [
         {
@@ -104,6 +104,7 @@ def type_report(columns: Iterable[Column]) -> list[dict[str, Any]]:
             "text_form": c.text_form or "",
             "declared": c.declared,
             "required": c.required,
+            "note": "DuckDB takes it for a DOUBLE" if pa.types.is_decimal256(c.arrow) else "",
         }
         for c in columns
     ]

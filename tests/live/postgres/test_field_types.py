@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.dataset import dataset
 
+from rivet_dagster.engine.run.preview import preview
 from tests.services.exporting import Exporter
 from tests.services.postgres import TestDatabase
 
@@ -78,6 +79,21 @@ def test_parquet_and_duckdb_know_uuid_json_and_required(mixed: Exporter) -> None
     ).fetchall()
     uuid, json = ("UUID", UID), ("JSON", DUPLICATE_KEYS)
     assert row == [(*uuid, *json, "JSON", '{"a": "é"}', "UUID[]", UID, None)]
+
+
+def test_the_plan_says_what_becomes_of_each_column(mixed: Exporter) -> None:
+    with mixed.engine(columns={"n": "decimal(60,30)"}, value_policy={"at": "null"}) as engine:
+        lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in preview(engine, "o").splitlines()}
+    assert lines["id"] == "integer -> int32 (exact, never NULL)"
+    assert lines["e"] == "public.mood -> string (compatible, never NULL)"
+    assert lines["at"] == "timestamp with time zone -> timestamp[us, tz=UTC] (exact)"
+    assert lines["word"] == "text -> string (exact)"
+    assert lines["n"] == (
+        "numeric(60,30) -> decimal256(60, 30)"
+        " (compatible, declared, never NULL, DuckDB takes it for a DOUBLE)"
+    )
+    with mixed.engine() as engine:
+        assert "numeric(60,30) -> string (text, DecimalPlain, never NULL)" in preview(engine, "o")
 
 
 def test_what_may_be_null_is_not_required(mixed: Exporter) -> None:

@@ -126,6 +126,7 @@ def test_report() -> None:
         "text_form": "Iso8601Duration",
         "declared": False,
         "required": False,
+        "note": "",
     }
 
 
