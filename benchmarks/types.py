@@ -37,15 +37,19 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A column type and an expression for the value of row ``g``. declared: an override."""
+    """A column type and an expression for the value of row ``g``. declared: an override.
+
+    shown: its name in the table, where that is not the type's.
+    """
 
     type: str
     value: str
     declared: str | None = None
+    shown: str = ""
 
     @property
     def label(self) -> str:
-        return f"{self.type} as {self.declared}" if self.declared else self.type
+        return f"{self.type} as {self.declared}" if self.declared else self.shown or self.type
 
 
 #: A number of up to nine digits without a pattern that a codec could find.
@@ -75,10 +79,10 @@ KINDS: Final = (
     Kind("timetz", f"({_AT})::timestamptz::timetz"),
     Kind("interval", "g * interval '1 day 0.000001 s'"),
     Kind("uuid", "md5(g::text)::uuid"),
-    Kind("text", "'name_' || g"),
-    Kind("text", "md5(g::text) || md5((g + 1)::text)"),
+    Kind("text", "'name_' || g", shown="text of 11 bytes"),
+    Kind("text", "md5(g::text) || md5((g + 1)::text)", shown="text of 64 bytes"),
     Kind("char(10)", "'k' || g % 1000"),
-    Kind("mood", "(array['sad', 'ok', 'happy'])[1 + g % 3]::mood"),
+    Kind("mood", "(array['sad', 'ok', 'happy'])[1 + g % 3]::mood", shown="an enum"),
     Kind("bytea", "decode(md5(g::text), 'hex')"),
     Kind("json", f"({_DOCUMENT})::json"),
     Kind("jsonb", _DOCUMENT),
@@ -87,7 +91,7 @@ KINDS: Final = (
     Kind("bit(16)", "(g % 65536)::bit(16)"),
     Kind("point", "point(g, g * 0.5)"),
     Kind("tsvector", "to_tsvector('simple', 'word' || g || ' other')"),
-    Kind("pair", "row(g, 'x' || g)::pair"),
+    Kind("pair", "row(g, 'x' || g)::pair", shown="a composite type"),
     Kind("int[]", "array[g, g + 1, g + 2, NULL, g]"),
     Kind("text[]", "array['a' || g, NULL, 'c']"),
 )
