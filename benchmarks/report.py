@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.tools import OURS
 
@@ -44,13 +43,6 @@ class Finding:
     def line(self) -> str:
         verdict = "PASS" if self.met else "FAIL"
         return f"{self.table:9s} {self.measure:34s} {self.value:8.3f}  <= {self.target:6.2f}  {verdict}"
-
-
-def put_between(document: Path, markers: tuple[str, str], text: str) -> None:
-    """Replace what stands between two marker lines of a document."""
-    before, rest = document.read_text().split(markers[0], 1)
-    after = rest.split(markers[1], 1)[1]
-    document.write_text(f"{before}{markers[0]}\n{text}\n{markers[1]}{after}")
 
 
 def median(runs: Sequence[Run], key: str) -> float | None:

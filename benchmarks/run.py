@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks import overhead
+from benchmarks import figures, overhead
 from benchmarks.compare import compare, files
 from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
-from benchmarks.report import Run, findings, markdown, put_between, table_lines
+from benchmarks.report import Run, findings, markdown, table_lines
 from benchmarks.server import server
 from benchmarks.tools import CORE, OURS, TOOLS, Job, Tool
 
@@ -158,7 +158,7 @@ def document(runs: list[Run], level: int, load: float) -> None:
         f"Median of {rounds} interleaved runs after a warm-up, every tool at zstd {level}, {os.cpu_count()} "
         f"cores shared with the server, load {load:.1f} at the start."
     )
-    put_between(DOCUMENT, MARKERS, markdown(runs, heading))
+    figures.put_between(DOCUMENT, MARKERS, markdown(runs, heading))
 
 
 def peers(args: argparse.Namespace, dsn: str) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import psycopg
 import pyarrow as pa
 
-from benchmarks.report import put_between
+from benchmarks.figures import put_between
 from benchmarks.server import server
 from rivet_dagster.engine.sources.postgres.catalog import Relation, describe_table
 from rivet_dagster.engine.sources.postgres.connect import PINNED
