@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks import overhead
+from benchmarks import figures, overhead
 from benchmarks.compare import compare, files
 from benchmarks.dagster_runs import dagster_runs
 from benchmarks.load import TABLES, Table, ensure
@@ -165,10 +165,7 @@ def document(runs: list[Run], level: int, load: float) -> None:
         f"Median of {rounds} interleaved runs after a warm-up, every tool at zstd {level}, {os.cpu_count()} "
         f"cores shared with the server, load {load:.1f} at the start."
     )
-    text = DOCUMENT.read_text()
-    before, rest = text.split(MARKERS[0], 1)
-    after = rest.split(MARKERS[1], 1)[1]
-    DOCUMENT.write_text(f"{before}{MARKERS[0]}\n{markdown(runs, heading)}\n{MARKERS[1]}{after}")
+    figures.put_between(DOCUMENT, MARKERS, markdown(runs, heading))
 
 
 def peers(args: argparse.Namespace, dsn: str) -> int:

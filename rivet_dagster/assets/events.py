@@ -112,7 +112,7 @@ def column_schema(columns: Sequence[Column]) -> dg.TableSchema:
                 name=column.name,
                 type=str(column.arrow),
                 description=f"source type {column.native_type}, fidelity {column.fidelity}",
-                constraints=dg.TableColumnConstraints(nullable=column.nullable),
+                constraints=dg.TableColumnConstraints(nullable=not column.required),
             )
             for column in columns
         ]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Final
 
 from rivet_dagster.config.base import Context, Problem, Section, unsafe_name
 from rivet_dagster.config.column_types import type_fault
+from rivet_dagster.config.identifiers import column_key, table_parts
 from rivet_dagster.config.sizes import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from rivet_dagster.config.export import ExportConfig
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 #: Key -> the value that means "not used"; any other value needs ``mode: chunked``.
 _CHUNK_KEYS: Final = {
@@ -87,16 +86,15 @@ def _relation(export: ExportConfig, context: Context) -> Iterator[Problem]:
         yield from _query_file(export.query_file, context)
 
 
+#: How a table is named; a YAML value with double quotes inside stands in single quotes.
+TABLE_FORM: Final = "`schema.table`, or quote parts as in SQL: `'public.\"Odd.Name\"'`"
+
+
 def _table(name: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    parts = name.split(".")
-    if len(parts) > 2:
-        yield Problem(path, "a table has at most two parts", "write `schema.table` or `table`")
-    elif not all(_IDENTIFIER.fullmatch(part) for part in parts):
-        yield Problem(
-            path,
-            "the table is not a plain identifier (letters, digits and `_`)",
-            "write `schema.table`, or use `query:` with the name quoted as in SQL",
-        )
+    try:
+        table_parts(name)
+    except ValueError as fault:
+        yield Problem(path, str(fault), f"write {TABLE_FORM}")
 
 
 def _tables(export: ExportConfig) -> Iterator[Problem]:
@@ -105,12 +103,15 @@ def _tables(export: ExportConfig) -> Iterator[Problem]:
         yield Problem(("tables",), "`tables` works only with `mode: cdc`", "use `table`, one export for each")
     if not tables:
         yield Problem(("tables",), "the list of tables is empty", "name at least one table")
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for at, name in enumerate(tables):
-        yield from _table(name, ("tables", at))
-        if name in seen:
+        faults = list(_table(name, ("tables", at)))
+        yield from faults
+        if faults:
+            continue
+        if (parts := table_parts(name)) in seen:
             yield Problem(("tables", at), f"the table {name} stands twice", "name every table once")
-        seen.add(name)
+        seen.add(parts)
 
 
 def _query_file(name: str, context: Context) -> Iterator[Problem]:
@@ -329,8 +330,7 @@ def _cdc(export: ExportConfig) -> Iterator[Problem]:
             yield Problem((key,), f"`{key}` does not work with `mode: cdc`", "use `table` or `tables`")
     if cdc is None or cdc.initial is None:
         return
-    names = export.tables or ((export.table,) if export.table else ())
-    if any(name.rpartition(".")[2] == "snapshot" for name in names):
+    if any(parts[-1] == "snapshot" for parts in _captured(export)):
         yield Problem(
             ("cdc", "initial"), "a table called `snapshot` meets the baseline's folder", "remove `initial`"
         )
@@ -370,19 +370,29 @@ def _columns(export: ExportConfig) -> Iterator[Problem]:
     for column, declared in export.columns.items():
         if fault := type_fault(declared):
             yield Problem(("columns", column), fault[0], fault[1])
-        table, dot, name = column.rpartition(".")
-        if not dot:
+        table, name = column_key(column)
+        if not table:
             continue
-        captured = set(export.tables or ()) | ({export.table} if export.table else set())
-        short = {item.rpartition(".")[2] for item in captured}
+        captured = _captured(export)
         if not captured:
             yield Problem(
                 ("columns", column), "a query has no table to qualify a column with", f"write `{name}` alone"
             )
-        elif table not in captured | short:
+        elif table not in captured | {parts[-1:] for parts in captured}:
             yield Problem(
-                ("columns", column), f"the export does not read a table {table}", "name a table it reads"
+                ("columns", column),
+                f"the export does not read a table {'.'.join(table)}",
+                "name a table it reads; a column whose name holds a dot is quoted: '\"a.b\"'",
             )
+
+
+def _captured(export: ExportConfig) -> set[tuple[str, ...]]:
+    """The tables of the export by their parts; one whose name is wrong is reported elsewhere."""
+    found = set()
+    for name in (*(export.tables or ()), *((export.table,) if export.table else ())):
+        with contextlib.suppress(ValueError):
+            found.add(table_parts(name))
+    return found
 
 
 def _row_hash(export: ExportConfig) -> Iterator[Problem]:

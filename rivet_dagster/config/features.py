@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.config.base import KeyPath, Problem, Section
-from rivet_dagster.config.column_types import NOT_WRITTEN
 
 if TYPE_CHECKING:
     from rivet_dagster.config.root import RivetConfig
@@ -82,14 +81,6 @@ def not_built(config: RivetConfig) -> Iterator[Problem]:
         yield from _check("export.destination", export.destination, (*here, "destination"))
         if export.tuning is not None:
             yield from _check("tuning", export.tuning, (*here, "tuning"))
-        for column, declared in export.columns.items():
-            if declared.strip().lower() in NOT_WRITTEN:
-                yield Problem(
-                    (*here, "columns", column),
-                    f"the type `{declared}` is not built yet",
-                    "use `timestamp`, whose unit is the server's own, or `text`",
-                    NOT_BUILT,
-                )
         for token in export.destination.tokens():
             if token in UNFILLED_TOKENS:
                 yield Problem(

@@ -64,7 +64,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "name": "Unique name, usable as a file name.",
         "query": "SELECT to read. Exactly one of query, query_file, table, tables.",
         "query_file": "File with the SELECT, inside the config's folder.",
-        "table": "`table` or `schema.table`.",
+        "table": "`table` or `schema.table`, case as in the database. A part with other characters than "
+        "letters, digits, `_` and `$` is quoted as in SQL: `'public.\"Odd.Name\"'`.",
         "tables": "Tables of one change stream; only `mode: cdc`.",
         "mode": "How rows are chosen.",
         "cdc": "Change capture; only `mode: cdc`.",
@@ -111,7 +112,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "verify": "What the check after writing compares.",
         "meta_columns": "Columns added to every row.",
         "quality": "Gates over the written rows.",
-        "columns": "Types to use instead of the ones found.",
+        "columns": "Types to use instead of the ones found, by `column` or `table.column`; a name that holds "
+        "a dot is quoted as in SQL: `'\"a.b\"'`.",
         "value_policy": "Column, or `*`, to what becomes of a value that its type cannot hold: `error`, "
         "`null` (counted) or `text` for the whole column (addition of this project).",
         "target": "Warehouse that a type report is for.",

@@ -65,8 +65,11 @@ def csv_types(columns: Sequence[Column]) -> dict[str, pa.DataType]:
 
 def csv_batches(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """The rows of a CSV part, with these columns and types; an empty field is NULL, ``""`` is not."""
+    # Arrow's CSV reader knows no decimal256, its cast does
+    wide = {name: kind for name, kind in types.items() if pa.types.is_decimal256(kind)}
+    schema = pa.schema(list(types.items()))
     convert = pv.ConvertOptions(
-        column_types=dict(types),
+        column_types={**types, **dict.fromkeys(wide, pa.string())},
         include_columns=list(types),
         null_values=[""],
         strings_can_be_null=True,
@@ -75,7 +78,8 @@ def csv_batches(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa
     read = pv.ReadOptions(use_threads=False, block_size=_BATCH_BYTES)
     parse = pv.ParseOptions(newlines_in_values=True)
     with pv.open_csv(file, read, parse, convert) as reader:
-        yield from reader
+        for batch in reader:
+            yield batch.cast(schema) if wide else batch
 
 
 def _rows_a_batch(group: Any) -> int:
