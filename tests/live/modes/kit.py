@@ -61,7 +61,7 @@ class Project:
             "name": "o",
             "format": "parquet",
             "destination": {"type": "local", "path": str(self.prefix)},
-            **({} if "query" in self.keys else {"table": "t"}),
+            **({} if {"query", "query_file"} & self.keys.keys() else {"table": "t"}),
             **self.keys,
         }
         source = {"type": "postgres", "url": self.db.url, "tls": {"mode": "disable"}}
