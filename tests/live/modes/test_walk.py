@@ -23,6 +23,7 @@ _NOT_CUTTING: Final = {"chunk_checkpoint", "chunk_max_attempts", "time_column_ty
 
 GATES: Final[dict[str, Any]] = {
     "on_schema_drift": "fail",
+    "value_policy": {"odd": "null"},
     "meta_columns": {"exported_at": True, "row_hash": True},
     "quality": {"row_count_max": ROWS, "null_ratio_max": {"word": 0}, "unique_columns": ["n"]},
 }
@@ -38,8 +39,9 @@ def test_every_key_that_cuts_is_walked() -> None:
 def test_every_gate_looks_at_every_mode(project: Project, mode: str) -> None:
     way = MODES[mode]
     walk.create(project, way)
+    walk.fill(project, way)
     quality_stops_a_run(project, way)
-    first_run_passes(project)
+    first_run_passes(project, way)
     checksums_are_read_again(project)
     the_verified_boundary_follows_a_comparison(project, mode)
     a_changed_cell_is_found_and_repairable(project, way, mode)
@@ -58,10 +60,12 @@ def quality_stops_a_run(project: Project, way: walk.Way) -> None:
     assert not [p for p in project.prefix.iterdir() if p.name.startswith((names.SUCCESS, "manifest"))]
 
 
-def first_run_passes(project: Project) -> None:
+def first_run_passes(project: Project, way: walk.Way) -> None:
+    project.db.execute(f"UPDATE {way.base} SET odd = 'infinity' WHERE n = 4")
     ran = project.run(**GATES)
     assert ran.outcome.rows == ROWS
     assert project.rows("n") == dict.fromkeys(range(1, ROWS + 1), 1)
+    assert ran.outcome.details["nulled"] == {"odd": 1}
     assert [g["status"] for g in ran.outcome.details["quality"]["gates"]] == ["pass"] * 3
     with project.engine() as engine:
         assert engine.state.accepted_schema("o") is not None
@@ -105,7 +109,7 @@ def the_verified_boundary_follows_a_comparison(project: Project, mode: str) -> N
 
 
 def a_changed_cell_is_found_and_repairable(project: Project, way: walk.Way, mode: str) -> None:
-    walk.change_one_cell(project, way)
+    project.db.execute(f"UPDATE {way.base} SET word = 'changed' WHERE n = 5")
     with project.engine() as engine:
         report = engine.reconcile("o")
         assert report.status == ("unknown" if mode == "incremental_late_rows" else "mismatch")
@@ -121,7 +125,7 @@ def drift_of_the_shape_is_told(project: Project, way: walk.Way) -> None:
     walk.insert(project, way, ROWS + 1, ROWS + 1, "repeat('w', 999)")
     ran = project.run(quality={"row_count_min": 1})
     assert project.rows("n")[ROWS + 1] == 1 or "settle" in way.keys
-    assert [w.split(",")[0] for w in ran.outcome.warnings] == ["shape drift: 'word' holds 999 bytes"]
+    assert [w.split(",")[0] for w in ran.outcome.warnings if "'word'" in w] == ["shape drift: 'word' holds 999 bytes"]
     with project.engine() as engine:
         assert engine.validate("o").findings == ()
 
@@ -139,6 +143,7 @@ def drift_of_the_schema_stops_a_run(project: Project, way: walk.Way) -> None:
 def test_a_window_that_nobody_compared_holds_the_verified_boundary_back(project: Project) -> None:
     way = MODES["incremental"]
     walk.create(project, way)
+    walk.fill(project, way)
 
     def run(compared: bool) -> tuple[str | None, str | None]:
         project.run(**way.keys)
@@ -168,6 +173,7 @@ def test_workers_change_no_byte(
     monkeypatch.setattr("rivet_dagster.engine.plan.guards.MEMORY_CHUNK_ROWS", (50, 100))
     way = MODES[mode]
     walk.create(project, way)
+    walk.fill(project, way)
     seen: dict[str, list[Any]] = {"parquet": [], "csv": []}
     for written, parallel in (("parquet", 1), ("parquet", 2), ("parquet", 4), ("csv", 1), ("csv", 4)):
         other = Project(tmp_path / f"{written}{parallel}", project.db)

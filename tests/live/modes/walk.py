@@ -10,7 +10,7 @@ from tests.live.modes.kit import Project
 ROWS: Final = 600
 _COLUMNS: Final = (
     "n int NOT NULL, k int, a text NOT NULL, b int NOT NULL, d date, at timestamptz NOT NULL,"
-    " touched timestamptz, word text"
+    " touched timestamptz, word text, odd date"
 )
 #: NULLs and ties in k and d, ties in at; all of at lies in the last days, and none in the last hour.
 #: Rows past the first ``ROWS`` are younger than those.
@@ -29,6 +29,11 @@ class Way:
     keys: dict[str, Any]
     relation: str = "table"
     splits: bool = True
+
+    @property
+    def base(self) -> str:
+        """The table that statements change."""
+        return "base" if self.relation == "view" else "t"
 
 
 _CHUNKED: Final = {"mode": "chunked", "chunk_size": 100}
@@ -67,7 +72,7 @@ MODES: Final[dict[str, Way]] = {
 
 _RELATIONS: Final[dict[str, tuple[str, ...]]] = {
     "table": (f"CREATE TABLE t ({_COLUMNS}, PRIMARY KEY (n), UNIQUE (a, b))", "CREATE INDEX ON t (at)"),
-    "view": (f"CREATE TABLE base ({_COLUMNS})", "CREATE VIEW t AS SELECT * FROM base"),
+    "view": (f"CREATE TABLE base ({_COLUMNS})", "CREATE VIEW t WITH (security_invoker) AS SELECT * FROM base"),
     "partitioned": (
         f"CREATE TABLE t ({_COLUMNS}) PARTITION BY RANGE (n)",
         f"CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (MINVALUE) TO ({ROWS // 2})",
@@ -81,9 +86,13 @@ _RELATIONS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def create(project: Project, way: Way) -> None:
-    """``t`` with ``ROWS`` rows, and the query in a file beside the config."""
+    """``t`` without rows, and the query in a file beside the config."""
     (project.folder / "rows.sql").write_text("SELECT * FROM t")
-    project.db.execute(*_RELATIONS[way.relation])
+    project.db.execute(*_RELATIONS[way.relation], "ANALYZE")
+
+
+def fill(project: Project, way: Way) -> None:
+    """``ROWS`` rows, numbered from 1."""
     insert(project, way, 1, ROWS // 2)
     if way.relation == "inheritance":
         insert(project, way, ROWS // 2 + 1, ROWS, into="child")
@@ -95,14 +104,9 @@ def insert(
     project: Project, way: Way, first: int, last: int, word: str = "'word ' || i", into: str | None = None
 ) -> None:
     """Rows ``first`` to ``last``; ``word``: SQL over their number ``i``."""
-    into = into or ("base" if way.relation == "view" else "t")
+    into = into or way.base
     rows = _ROW.format(word=word, first=first, last=last)
     project.db.execute(f"INSERT INTO {into} (n, k, a, b, d, at, touched, word) {rows}", f"ANALYZE {into}")
-
-
-def change_one_cell(project: Project, way: Way) -> None:
-    into = "base" if way.relation == "view" else "t"
-    project.db.execute(f"UPDATE {into} SET word = 'changed' WHERE n = 5")
 
 
 def add_a_column(project: Project, way: Way) -> None:
