@@ -125,7 +125,9 @@ def drift_of_the_shape_is_told(project: Project, way: walk.Way) -> None:
     walk.insert(project, way, ROWS + 1, ROWS + 1, "repeat('w', 999)")
     ran = project.run(quality={"row_count_min": 1})
     assert project.rows("n")[ROWS + 1] == 1 or "settle" in way.keys
-    assert [w.split(",")[0] for w in ran.outcome.warnings if "'word'" in w] == ["shape drift: 'word' holds 999 bytes"]
+    assert [w.split(",")[0] for w in ran.outcome.warnings if "'word'" in w] == [
+        "shape drift: 'word' holds 999 bytes"
+    ]
     with project.engine() as engine:
         assert engine.validate("o").findings == ()
 

@@ -72,7 +72,10 @@ MODES: Final[dict[str, Way]] = {
 
 _RELATIONS: Final[dict[str, tuple[str, ...]]] = {
     "table": (f"CREATE TABLE t ({_COLUMNS}, PRIMARY KEY (n), UNIQUE (a, b))", "CREATE INDEX ON t (at)"),
-    "view": (f"CREATE TABLE base ({_COLUMNS})", "CREATE VIEW t WITH (security_invoker) AS SELECT * FROM base"),
+    "view": (
+        f"CREATE TABLE base ({_COLUMNS})",
+        "CREATE VIEW t WITH (security_invoker) AS SELECT * FROM base",
+    ),
     "partitioned": (
         f"CREATE TABLE t ({_COLUMNS}) PARTITION BY RANGE (n)",
         f"CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (MINVALUE) TO ({ROWS // 2})",
