@@ -42,7 +42,7 @@ def decimals(precision: int, scale: int) -> Texts:
 
 _NUMERIC: Final = st.one_of(
     st.builds(lambda n, e: f"{n}E{e}", st.integers(-(10**50), 10**50), st.integers(-60, 60)),
-    st.builds(lambda n, e: f"{n}E{e}", st.integers(-99999, 99999), st.integers(-16000, 100000)),
+    st.builds(lambda n, e: f"{n}E{e}", st.integers(-99999, 99999), st.integers(-400, 400)),
     st.sampled_from(["NaN", "Infinity", "-Infinity", "0.000", "-0.0"]),
 )
 
@@ -245,7 +245,8 @@ STRATEGIES: Final[dict[str, Texts]] = {
     "circle": st.builds(lambda p, r: f"<{p},{r}>", _POINT, floats(64)),
     "int4range": range_of(_bits(32)),
     "int8range": range_of(_bits(64)),
-    "numrange": range_of(_NUMERIC),
+    # ANALYZE fails on a range whose length no double holds
+    "numrange": range_of(st.one_of(decimals(60, 20), st.sampled_from(["Infinity", "-Infinity"]))),
     "tsrange": range_of(_TIMESTAMP),
     "tstzrange": range_of(_TIMESTAMPTZ),
     "daterange": range_of(_DATE),
