@@ -13,7 +13,8 @@ from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.run.figures import total
 from rivet_dagster.engine.sources.base import Planner
 from rivet_dagster.engine.sources.postgres import aggregate
-from rivet_dagster.engine.state.models import Boundary, RunHeader
+from rivet_dagster.engine.state.exports import cursor_before
+from rivet_dagster.engine.state.models import RunHeader
 from rivet_dagster.engine.verify.manifest import UnitParts
 from rivet_dagster.engine.verify.reconcile import (
     WHOLE_TABLE,
@@ -108,13 +109,17 @@ def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:
 
 
 def _verified(engine: Engine, run: RunHeader, report: ReconcileReport) -> None:
-    last = max((u.index for u in report.units if u.index is not None), default=None)
-    if last is None:
+    """The verified boundary goes where the run's own committed one is, when all of it was compared.
+
+    A window of a cursor counts from the window before it: one that nobody compared holds it back.
+    """
+    known = engine.state.progression(run.export_name, run.prefix)
+    committed, verified = known.committed, known.verified
+    if report.status != "match" or committed is None or committed.run_id != run.run_id:
         return
-    engine.state.set_verified(
-        run.export_name,
-        run.prefix,
-        Boundary("chunk", run.run_id, chunk_index=last),
-        mismatches=report.count("mismatch"),
-        unknowns=report.count("unknown"),
-    )
+    if committed.strategy == "cursor":
+        low = engine.state.units(run.run_id)[0].unit.spec.get("gt")
+        reached = None if verified is None else verified.cursor
+        if low is not None and (reached is None or cursor_before(reached, low)):
+            return
+    engine.state.set_verified(run.export_name, run.prefix, committed, mismatches=0, unknowns=0)

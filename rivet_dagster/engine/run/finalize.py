@@ -281,7 +281,7 @@ class Finalizer:
     def _boundary(self, extraction: Extraction, units: int) -> Boundary | None:
         if extraction.cursor_high is not None:
             return Boundary("cursor", self.header.run_id, cursor=extraction.cursor_high)
-        if self.export.mode == "chunked" and units:
+        if units:
             return Boundary("chunk", self.header.run_id, chunk_index=units - 1)
         return None
 

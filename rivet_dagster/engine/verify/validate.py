@@ -293,10 +293,13 @@ class _Validation:
     def _check_folder(self, manifest: Manifest, sizes: dict[str, int]) -> None:
         """Earlier runs that still count, and files that no manifest lists."""
         others = list(self._other_manifests(manifest, sizes))
+        passes = [_age(m) for m in (manifest, *others) if _is_whole_pass(m, manifest.export_name)]
+        first = max(passes, default=("", ""))  # it replaced whatever was there before
         replaced = {run for m in (manifest, *others) if m.additions for run in m.additions.supersedes}
         tracked = {part.path for part in manifest.parts}
         for other in others:
             counts = _accumulates(manifest) and _accumulates(other) and other.run_id not in replaced
+            counts = counts and _age(other) >= first
             if other.export_name == manifest.export_name and other.status == "success":
                 if not counts:
                     self._note_superseded(other, tracked, sizes)
@@ -382,6 +385,16 @@ class _ValueCheck:
 def _accumulates(manifest: Manifest) -> bool:
     """Whether the run is one window of a cursor; any other run is the whole table again."""
     return manifest.source.extraction.cursor_column is not None
+
+
+def _is_whole_pass(manifest: Manifest, export: str) -> bool:
+    """Whether it is a complete run that replaces all files; the reference's first windows do not."""
+    mine = manifest.additions is not None and manifest.export_name == export
+    return mine and manifest.status == "success" and manifest.source.extraction.cursor_low is None
+
+
+def _age(manifest: Manifest) -> tuple[str, str]:
+    return manifest.started_at, manifest.run_id
 
 
 def _is_copy(name: str) -> bool:

@@ -70,8 +70,9 @@ These are: `NaN` in a declared numeric, infinite dates and timestamps, timestamp
 _OUTRO: Final = """
 A **domain** is decided as its base type, with the modifier that it fixes. An **array** declared with one
 dimension is `list<item: ...>` of what its element type is decided as; one declared with several (`int[][]`)
-is `ArrayText` as a whole. Types of extensions and your own base types are read by their cast to text. A
-pseudo-type is unsupported, except `record`, which a query can return.
+is `ArrayText` as a whole. The server keeps declared dimensions for tables alone: in a view or query it is a
+list. Types of extensions and your own base types are read by their cast to text. A pseudo-type is
+unsupported, except `record`, which a query can return.
 
 ## Overrides
 
@@ -143,13 +144,14 @@ class TypeRow:
 def type_table() -> tuple[TypeRow, ...]:
     """Every decision, in the order of the code's table; types that share one decision share a line."""
     lines: dict[tuple[str, str, str, str], list[str]] = {}
-    for name, rule in _decisions():
+    for name, rule in decisions():
         key = (str(rule.arrow), str(rule.fidelity), rule.text_form or "", rule.note)
         lines.setdefault(key, []).append(name)
     return tuple(TypeRow(", ".join(names), *key) for key, names in lines.items())
 
 
-def _decisions() -> Iterator[tuple[str, Rule]]:
+def decisions() -> Iterator[tuple[str, Rule]]:
+    """(name, rule) of every type of the code's table."""
     for name, rule in types.BUILTIN.items():
         yield _NAMES.get(name, name), rule
         if name == "float8":
