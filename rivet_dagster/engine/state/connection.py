@@ -72,7 +72,9 @@ class Connection:
 
     def execute_many(self, sql: str, parameters: Sequence[Parameters]) -> None:
         """The statement once for each of ``parameters``, of which there may be none."""
-        if parameters:
+        if len(parameters) == 1:
+            self.dialect.run(self.raw, sql, parameters[0])
+        elif parameters:
             self.dialect.run_many(self.raw, sql, parameters)
 
 

@@ -194,9 +194,11 @@ class _Postgres:
         return raw
 
     def clean(self, raw: Any) -> bool:
+        if raw.pgconn.transaction_status == self._idle:
+            return True
         with contextlib.suppress(self.errors):
             raw.rollback()
-        return bool(raw.info.transaction_status == self._idle)
+        return bool(raw.pgconn.transaction_status == self._idle)
 
     def lost(self, raw: Any) -> bool:
         return bool(raw.closed)
