@@ -66,6 +66,7 @@ class Pool:
 
     def _renew(self) -> None:
         """Lend no connection again that is open now."""
+        self._leave_to_parent()
         with self._returned:
             self._generation += 1
             idle, self._idle = self._idle, []
@@ -75,10 +76,7 @@ class Pool:
             entry.raw.close()
 
     def _take(self) -> _Entry:
-        if self._pid != os.getpid():
-            # closing, or forgetting, what the parent still uses would end it there
-            self._inherited += self._idle
-            self._start()
+        self._leave_to_parent()
         deadline = time.monotonic() + WAIT_S
         with self._returned:
             while not self._idle and self._open >= MOST:
@@ -97,6 +95,12 @@ class Pool:
         except BaseException:
             self._forget_one()
             raise
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: closing, or forgetting, what the parent still uses would end it there."""
+        if self._pid != os.getpid():
+            self._inherited += self._idle
+            self._start()
 
     def _forget_one(self) -> None:
         with self._returned:
