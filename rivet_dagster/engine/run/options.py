@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.run.pacing import PaceRules
 from rivet_dagster.engine.run.sink import Checksum
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
@@ -53,6 +54,15 @@ def read_options(write: WriteOptions, tuning: Tuning) -> ReadOptions:
         max_value_bytes=min(tuning.max_value_mb, 1000) * MIB,
         throttle_ms=tuning.throttle_ms,
         throttle_rows=tuning.batch_size,
+    )
+
+
+def pace_rules(tuning: Tuning, parallel: int) -> PaceRules:
+    return PaceRules(
+        parallel,
+        min(tuning.min_parallel, parallel) if tuning.adaptive else None,
+        tuning.memory_threshold_mb * MIB,
+        tuning.lock_timeout_s,
     )
 
 

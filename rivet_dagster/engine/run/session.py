@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import (
@@ -35,6 +35,7 @@ from rivet_dagster.engine.run.options import (
     checksum_key,
     checksums,
     lease_ttl_s,
+    pace_rules,
     plan_hash,
     read_options,
     write_options,
@@ -69,6 +70,7 @@ class Session:
         self._cursor: CursorWindow | None = None
         self._errors: list[RivetError] = []
         self._notes: list[str] = []
+        self._pace: dict[str, Any] = {}
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
@@ -128,11 +130,12 @@ class Session:
         store.delete(names.SUCCESS)
         fault_point("after_marker_removed")
         use_lean_pool()
-        pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
+        pool = WorkerPool(self._work_order(plan))
         try:
             yield from pool.events()
         finally:
             self._errors.extend(pool.errors)
+            self._pace = pool.pacer.figures()
         if (failure := self.failure()) is not None:
             self._record_failure(failure)
 
@@ -372,6 +375,8 @@ class Session:
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=self._new_reader,
+            new_watch=lambda: source.watch(weighs=tuning.adaptive),
+            pace=pace_rules(tuning, min(self.export.parallel, len(plan.outstanding))),
             checksum=checksums(options.format, checksum_key(self.export, planner.facts)),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
@@ -392,4 +397,5 @@ class Session:
             window=self._cursor,
             notes=tuple(self._notes),
             started=self._started,
+            pace=self._pace,
         )

@@ -58,6 +58,7 @@ class UnitStatements:
             last_error_json=bindparam("error"),
             is_final=bindparam("final"),
             retry_at=now + bindparam("retry_ms", type_=BigInteger),
+            attempts=chunk_task.c.attempts - bindparam("uncounted", type_=Integer),
         )
         self.claim_status = select(chunk_task.c.status).where(*_is_claim())
         self.add_part = insert(file_log).values(created_at=now)
