@@ -71,7 +71,8 @@ class _Key:
         """The key at one place of the unit, as the server's text."""
         source, condition, _ = unit_from_where(unit, origin)
         order = ", ".join(f"{part} DESC" if descending else part for part in self.parts)
-        texts = ", ".join(f"({part})::text" for part in self.parts)
+        # by names of their own: ORDER BY must mean the column, not its text
+        texts = ", ".join(f'({part})::text AS "_rivet_{i}"' for i, part in enumerate(self.parts))
         return (
             f"SELECT {texts} FROM {source} WHERE ({condition}) AND {self.parts[0]} IS NOT NULL"
             f" ORDER BY {order} OFFSET {offset} LIMIT 1"
