@@ -108,7 +108,7 @@ def postgres_server(
     and is kept. ``tls_names`` are the names and addresses in the server's certificate; 18 has no TLS.
     Call it from the main thread: the server ends with the thread that started it.
     """
-    with _work_folder() as work:
+    with work_folder() as work:
         server = TestServer(
             installation(version),
             datadir or work / "data",
@@ -133,7 +133,7 @@ FOLLOWED: Final = ("wal_level=replica", "max_wal_senders=4")
 @contextlib.contextmanager
 def standby(primary: TestServer, *, settings: Sequence[str] = ()) -> Iterator[TestServer]:
     """A hot standby that streams from ``primary``, started with ``FOLLOWED``. Same accounts, other port."""
-    with _work_folder() as work:
+    with work_folder() as work:
         uid = server_uid()
         copy = [str(primary.installation.bin / "pg_basebackup"), "-D", str(work / "data"), "-R", "-c", "fast"]
         subprocess.run(
@@ -168,7 +168,7 @@ def database(server: TestServer) -> Iterator[TestDatabase]:
 
 
 @contextlib.contextmanager
-def _work_folder() -> Iterator[Path]:
+def work_folder() -> Iterator[Path]:
     """A folder that the server's account reaches, locked for as long as this process needs it."""
     base = Path(tempfile.gettempdir())
     if not reachable(base / "x"):
