@@ -124,6 +124,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
         "refusal", "Report it: the server sent what its catalog rules out."
     ),
     "RIVET_VALUE_TOO_LARGE": CodeEntry("refusal", "Raise tuning.max_value_mb or leave the column out."),
+    "RIVET_BATCH_TOO_LARGE": CodeEntry(
+        "refusal", "Raise tuning.max_batch_memory_mb, or set on_batch_memory_exceeded: auto_shrink."
+    ),
     "RIVET_PLAN_CHUNK_KEY_SPARSE": CodeEntry("refusal", "Use chunk_by_key or mode: full for this table."),
     "RIVET_PLAN_SCAN_REFUSED": CodeEntry("refusal", "Create the index, or set `allow_scan: true`."),
     "RIVET_PLAN_BOUNDS_UNREADABLE": CodeEntry("refusal", "Read the note; bounds could not be trusted."),

@@ -62,6 +62,7 @@ class Finalizer:
     notes: tuple[str, ...]
     started: float
     pace: Mapping[str, Any] = field(default_factory=dict)
+    decisions: tuple[JournalEvent, ...] = ()
 
     def finish(self, plan: RunPlan) -> RunOutcome:
         """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
@@ -222,7 +223,10 @@ class Finalizer:
                 schema_json=self.header.schema_json,
                 widths=widths or None,
                 committed=self._boundary(extraction, len(units)),
-                events=(JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),),
+                events=(
+                    *self.decisions,
+                    JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),
+                ),
             ),
         )
 

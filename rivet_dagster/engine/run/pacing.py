@@ -18,6 +18,7 @@ from typing import Any, Final
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.memory import resident_bytes
 from rivet_dagster.engine.sources.base import Sighting, SourceWatch, UnitReader
+from rivet_dagster.engine.state.models import JournalEvent
 
 #: Seconds between two looks; nobody waits longer for us than that. A run that is over by then never looks.
 INTERVAL_S = 1.0
@@ -28,6 +29,7 @@ MEMORY_PAUSE_S = 2.0
 
 _POLL_S: Final = 0.1
 _BLIND_LOOKS: Final = 3
+_KEPT: Final = 500
 _BLIND_INTERVAL_S: Final = 10.0
 
 
@@ -98,13 +100,20 @@ class Pacer:
         self._blind = 0
         self._crowded = False
         self.yields = 0
-        self.limits: list[int] = []
+        self._decisions: list[JournalEvent] = []
+        self._lowest = rules.parallel
+        self._changes = 0
+
+    @property
+    def decisions(self) -> tuple[JournalEvent, ...]:
+        """The first ``_KEPT`` changes of the number of workers, for the run's journal."""
+        return tuple(self._decisions)
 
     def figures(self) -> dict[str, Any]:
         """What was decided, for the run's record; empty when nothing was."""
         found: dict[str, Any] = {"yields": self.yields} if self.yields else {}
-        if self.limits:
-            found |= {"parallel_changes": len(self.limits), "parallel_lowest": min(self.limits)}
+        if self._changes:
+            found |= {"parallel_changes": self._changes, "parallel_lowest": self._lowest}
         return found
 
     @contextlib.contextmanager
@@ -206,5 +215,9 @@ class Pacer:
             before, self._limit = self._limit, limit
             self._change.notify_all()
         if limit != before:
-            self.limits.append(limit)
+            self._changes += 1
+            self._lowest = min(self._lowest, limit)
+            if len(self._decisions) < _KEPT:
+                detail = {"workers": limit, "before": before, "of": self._rules.parallel, "why": why}
+                self._decisions.append(JournalEvent("ParallelismAdjusted", detail))
             self._say(f"workers: {limit} of {self._rules.parallel} ({why})")

@@ -32,6 +32,7 @@ from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.figures import measure
 from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import (
+    batch_limit,
     checksum_key,
     checksums,
     lease_ttl_s,
@@ -46,7 +47,7 @@ from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import RunFinish, RunHeader
+from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Session:
         self._errors: list[RivetError] = []
         self._notes: list[str] = []
         self._pace: dict[str, Any] = {}
+        self._decisions: tuple[JournalEvent, ...] = ()
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
@@ -135,7 +137,7 @@ class Session:
             yield from pool.events()
         finally:
             self._errors.extend(pool.errors)
-            self._pace = pool.pacer.figures()
+            self._pace, self._decisions = pool.pacer.figures(), pool.pacer.decisions
         if (failure := self.failure()) is not None:
             self._record_failure(failure)
 
@@ -208,6 +210,7 @@ class Session:
             "failed",
             metrics={"duration_ms": int((time.monotonic() - self._started) * 1000)},
             error=error_object(error, with_message=False),
+            events=self._decisions,
         )
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
@@ -381,6 +384,7 @@ class Session:
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
             measure=measure(self.export, columns),
+            limit=batch_limit(tuning),
             extend=extender(self.export, columns, run.created_at),
         )
 
@@ -398,4 +402,5 @@ class Session:
             notes=tuple(self._notes),
             started=self._started,
             pace=self._pace,
+            decisions=self._decisions,
         )

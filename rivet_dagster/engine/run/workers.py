@@ -20,7 +20,7 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, Un
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.pacing import Pacer, PaceRules
 from rivet_dagster.engine.run.retry import backoff_s
-from rivet_dagster.engine.run.sink import Checksum, Extend, Measure, SinkThread, UnitSink
+from rivet_dagster.engine.run.sink import BatchLimit, Checksum, Extend, Measure, SinkThread, UnitSink
 from rivet_dagster.engine.sources.base import SourceWatch, UnitReader
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.store import Claim, StateStore
@@ -53,6 +53,7 @@ class WorkOrder:
     only: Collection[int] | None
     measure: Measure | None = None
     extend: Extend | None = None
+    limit: BatchLimit | None = None
 
 
 class WorkerPool:
@@ -188,8 +189,13 @@ class WorkerPool:
             measure=order.measure,
             extend=order.extend,
         )
+        batches = reader.batches(claim.unit)
+        if order.limit is not None:
+            batches = order.limit.hold(
+                batches, lambda text: self._events.put(RunNote(f"unit {claim.unit.index}: {text}"))
+            )
         # the first unit always leaves a part, so that an empty table still shows its schema
-        parts = SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)
+        parts = SinkThread(sink).consume(batches, schema_only=claim.unit.index == 0)
         if reader.nulled and parts:
             stats = replace(parts[0].stats or PartStats(), nulled=dict(reader.nulled))
             parts[0] = replace(parts[0], stats=stats)

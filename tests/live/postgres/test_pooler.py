@@ -120,7 +120,7 @@ def test_a_read_gives_way_through_a_pooler(rig: Rig, monkeypatch: pytest.MonkeyP
     rig.db.execute(
         "CREATE SEQUENCE speed",
         "CREATE FUNCTION slow(int) RETURNS int LANGUAGE plpgsql STABLE AS $$ BEGIN"
-        "  IF (SELECT NOT is_called FROM public.speed) THEN PERFORM pg_sleep(0.02); END IF; RETURN $1; END $$",
+        " IF (SELECT NOT is_called FROM public.speed) THEN PERFORM pg_sleep(.02); END IF; RETURN $1; END $$",
         "CREATE VIEW crawl AS SELECT slow(id) AS id FROM things",
     )
     took: list[float] = []
