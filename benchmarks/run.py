@@ -1,8 +1,8 @@
 """Measure the whole product against other tools on three tables, interleaved, and hold it to its targets.
 
 ``python -m benchmarks.run`` starts a private PostgreSQL (or takes ``BENCH_DSN``), builds the tables once,
-and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity`` and
-``--overhead`` are measurements of ours alone.
+and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity``,
+``--overhead`` and ``--probe`` are measurements of ours alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks import overhead
+from benchmarks import overhead, probe
 from benchmarks.compare import compare, files
 from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
@@ -49,6 +49,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--linearity", action="store_true", help="cost against rows: 1, 5 and 20 million")
     parser.add_argument(
         "--overhead", action="store_true", help="what state, manifest and checks cost; start-up"
+    )
+    parser.add_argument(
+        "--probe", action="store_true", help="latency of short requests with and without us, under a minute"
     )
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rivet-dagster-bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -148,6 +151,8 @@ def main(argv: list[str] | None = None) -> int:
             return overhead.linearity(args.work, dsn, args.level, args.runs)
         if args.overhead:
             return overhead.shares(args.work, dsn, args.level, args.runs)
+        if args.probe:
+            return probe.run(args.work, dsn, args.level)
         return peers(args, dsn)
 
 

@@ -18,7 +18,7 @@ from rivet_dagster.engine.sources.postgres.predicate import Origin, cursor_sql, 
 from rivet_dagster.engine.sources.postgres.quote import quote_ident
 
 FIRST_ROWS: Final = 500
-#: Conflicts one after another that end the attempt: 500 rows have then become 7.
+#: Conflicts one after another that are borne; 500 rows have then become 7.
 MAX_CONFLICTS: Final = 6
 
 _PAUSE_S: Final = 0.2
@@ -102,8 +102,8 @@ def read_in_pieces(
     """The unit's rows in batches of at most about ``max_rows`` rows and ``max_bytes`` bytes.
 
     Pieces double while they come through and halve at each conflict. The unit ends at the greatest key
-    that there is now, so rows that go on coming do not prolong it. Raises the last of ``MAX_CONFLICTS``
-    conflicts that follow one another without a row in between.
+    that there is now, so rows that go on coming do not prolong it. Raises the conflict that
+    follows ``MAX_CONFLICTS`` others without a piece in between.
     """
     key = _Key.of(unit)
     held: list[pa.RecordBatch] = []
