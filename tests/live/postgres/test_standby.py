@@ -109,6 +109,18 @@ def test_a_chunk_that_recovery_cancels_is_read_in_pieces(written: TestDatabase, 
     assert read_parquet(replicated.parts(), COLUMNS) == source_rows(written, COLUMNS)
 
 
+def test_a_session_that_recovery_ends_between_statements(written: TestDatabase, replicated: Rig) -> None:
+    """All rows have been sent and their reader takes its time: no statement is there to be cancelled."""
+    ranges = {**RANGES, "query": None, "table": "things", "chunk_size": 10_000}
+    groups = {"row_group_strategy": "fixed_rows", "row_group_rows": 100}
+    tuning = {"throttle_ms": 100, "batch_size": 100, "max_retries": 0}
+    replicated.configure({**ranges, "parquet": groups, "tuning": tuning})
+    with Vacuuming(written, every=0.2):
+        replicated.run()
+    assert [e.attempt for e in replicated.events if isinstance(e, UnitCommitted)] == [2]
+    assert replicated.read() == source_rows(written)
+
+
 def test_a_read_that_recovery_never_lets_through_ends(
     written: TestDatabase, replicated: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,8 @@ class ReadOrder:
     """What the readers of one run share. type_oids: of the SELECT list when the run was planned.
 
     oids: quoted name -> oid of the relations of the plan. snapshot: None when each unit reads its own.
-    pieces: units (by index) that a standby has cancelled, to be read in pieces from then on.
+    standby: the server replays another one's changes. pieces: units (by index) that it has cancelled for
+    that, to be read in pieces from then on.
     """
 
     export: str
@@ -56,6 +57,7 @@ class ReadOrder:
     options: ReadOptions
     snapshot: str | None
     oids: dict[str, int]
+    standby: bool = False
     pieces: set[int] = field(default_factory=set)
 
 
@@ -74,6 +76,14 @@ SELECT EXISTS (
       THEN c.relkind IN ('r', 'm') AND c.relfilenode NOT IN (0, pg_catalog.pg_relation_filenode(c.oid))
       ELSE pg_catalog.pg_partition_root(l.relation) IS NULL
         AND pg_catalog.pg_get_indexdef(l.relation) IS NULL END)"""
+
+
+def _is_lost(error: psycopg.Error | RivetError) -> bool:
+    """The connection broke without a word of the server."""
+    away = isinstance(error, psycopg.OperationalError) or (
+        isinstance(error, RivetError) and error.code == "RIVET_SOURCE_UNAVAILABLE"
+    )
+    return away and error.sqlstate is None
 
 
 def select_list(columns: Sequence[Column]) -> str:
@@ -226,11 +236,12 @@ class PostgresReader:
             self._connection = self._connector.connect()
         connection = self._connection
         self._asked.clear()
+        began = False
         try:
             with self._connector.transaction(
                 connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
             ) as backend:
-                self._backend = backend
+                self._backend, began = backend, True
                 try:
                     yield connection
                 finally:
@@ -240,7 +251,19 @@ class PostgresReader:
             # the cancel may have met the last statement, or the commit
             if self._asked.is_set() and getattr(error, "sqlstate", None) == _CANCELLED:
                 raise self._yielded() from error
+            if self._order.standby and began and _is_lost(error):
+                raise self._ended() from error
             raise
+
+    def _ended(self) -> RivetError:
+        """A standby ends the session of a transaction in its way that is between two statements; what it
+        says meanwhile may be lost with the connection."""
+        return TransientError(
+            "the standby ended the session within a read",
+            code="RIVET_SOURCE_CONFLICT",
+            export=self._order.export,
+            sqlstate=_RECOVERY,
+        )
 
     def _yielded(self) -> RivetError:
         return TransientError(
