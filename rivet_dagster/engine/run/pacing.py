@@ -207,8 +207,7 @@ class Pacer:
         if not self._held():
             return
         for backend in seen.in_the_way:
-            readers[backend].give_way(backend)
-            self.yields += 1
+            self.yields += readers[backend].give_way(backend)
 
     def _set_limit(self, limit: int, why: str) -> None:
         with self._change:

@@ -192,10 +192,10 @@ class UnitReader(Protocol):
         """What the source knows the read under way by, None between two reads."""
         ...
 
-    def give_way(self, backend: int) -> None:
+    def give_way(self, backend: int) -> bool:
         """End the read that is under way in ``backend``, from another thread; nothing if it is over.
 
-        It fails with RIVET_SOURCE_YIELDED."""
+        It fails with RIVET_SOURCE_YIELDED. True when it had not been asked before."""
         ...
 
     def cancel(self) -> None:

@@ -357,12 +357,18 @@ class PostgresReader:
         """The server's process that a transaction of ours is open in."""
         return self._backend
 
-    def give_way(self, backend: int) -> None:
-        """End the transaction that is open in ``backend``, from another thread; nothing if it is over."""
+    def give_way(self, backend: int) -> bool:
+        """End the transaction that is open in ``backend``, from another thread; nothing if it is over.
+
+        Asking again cancels again: the server may not have been able to listen. True the first time.
+        """
         with self._turn:
-            if self._backend == backend:
-                self._asked.set()
-                self.cancel()
+            if self._backend != backend:
+                return False
+            first = not self._asked.is_set()
+            self._asked.set()
+            self.cancel()
+            return first
 
     def cancel(self) -> None:
         connection = self._connection
