@@ -10,11 +10,16 @@ from typing import Any, Final
 import psycopg
 import pyarrow.parquet as pq
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from rivet_dagster.engine.errors import RefusalError
 from rivet_dagster.engine.run import pacing
 from rivet_dagster.engine.run.events import RunNote, UnitCommitted
+from rivet_dagster.engine.sources.base import Sighting
+from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits
+from rivet_dagster.engine.sources.postgres.watch import PostgresWatch
 from tests.live.postgres.rig import EXPORT, Rig
+from tests.services.postgres import TestDatabase
 
 UNITS: Final = 60
 SLOW: Final[dict[str, Any]] = {
@@ -89,6 +94,26 @@ def test_workers_make_room_while_others_are_busy(rig: Rig) -> None:
     assert [n.split(" (")[0] for n in notes] == [f"workers: {n} of 3" for n in (1, 2, 3)]
     kept = [e for e in rig.engine.state.journal(outcome.run_id) if e.event == "ParallelismAdjusted"]
     assert [e.detail["workers"] for e in kept] == [1, 2, 3]
+
+
+def test_every_version_can_be_looked_at(every_db: TestDatabase) -> None:
+    kwargs = {**conninfo_to_dict(every_db.dsn), "application_name": "rivet_dagster"}
+    watch = PostgresWatch(PostgresConnector(kwargs, SessionLimits()), weighs=True)
+    connections = contextlib.closing(every_db.connect()), contextlib.closing(every_db.connect())
+    with contextlib.closing(watch), connections[0] as reader, connections[1] as other:
+        reader.execute("CREATE TABLE t (id int)")
+        reader.execute("BEGIN; SELECT * FROM t")
+        backend = reader.info.backend_pid
+        assert watch.look([backend]) == Sighting(frozenset(), altering=False, load=0)
+        other.pgconn.send_query(b"ALTER TABLE t ADD n int")
+        other.pgconn.flush()
+        while not (seen := watch.look([backend])).altering:
+            time.sleep(0.02)
+        assert seen == Sighting(frozenset({backend}), altering=True, load=1)
+        assert watch.look([]).altering  # whoever reads: it is still wanted
+        reader.execute("COMMIT")
+        while watch.look([]).altering:
+            time.sleep(0.02)
 
 
 def test_reads_of_ours_are_no_load(rig: Rig) -> None:
