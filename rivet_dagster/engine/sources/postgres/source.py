@@ -126,7 +126,7 @@ class PostgresSource:
             options,
             planner.snapshot_id(),
             planner.oids(),
-            planner.standby,
+            planner._server.in_recovery,
         )
         connector = self.connector
         return lambda: PostgresReader(connector, order)
@@ -173,10 +173,6 @@ class PostgresPlanner:
         if self.relation is None:
             return self._source.origin
         return Origin(self.relation.schema, self.relation.name)
-
-    @property
-    def standby(self) -> bool:
-        return self._server.in_recovery
 
     def check_snapshot(self) -> None:
         """Raise TransientError when the snapshot of the run is gone."""
