@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.run`` starts a private PostgreSQL (or takes ``BENCH_DSN``), builds the tables once,
 and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity``,
-``--overhead`` and ``--dagster`` are measurements of ours alone.
+``--overhead``, ``--dagster`` and ``--probe`` are measurements of ours alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks import figures, overhead
+from benchmarks import figures, overhead, probe
 from benchmarks.compare import compare, files
 from benchmarks.dagster_runs import dagster_runs
 from benchmarks.load import TABLES, Table, ensure
@@ -55,6 +55,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--overhead", action="store_true", help="what state, manifest and checks cost; start-up"
     )
     parser.add_argument("--dagster", action="store_true", help="memory and start-up as a Dagster job")
+    parser.add_argument(
+        "--probe", action="store_true", help="latency of short requests with and without us, under a minute"
+    )
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rivet-dagster-bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--document", action="store_true", help="put the figures into docs/performance.md")
@@ -155,6 +158,8 @@ def main(argv: list[str] | None = None) -> int:
             return overhead.shares(args.work, dsn, args.level, args.runs)
         if args.dagster:
             return dagster_runs(args.work, dsn, args.level, args.runs)
+        if args.probe:
+            return probe.run(args.work, dsn, args.level)
         return peers(args, dsn)
 
 

@@ -36,8 +36,6 @@ class Feature:
         return f"{self.section}.{self.key}" if self.section else self.key
 
 
-_OFF: Final = (None, False)
-
 FEATURES: Final[tuple[Feature, ...]] = (
     Feature("", "notifications", (None,), "alert from Dagster"),
     Feature("", "parallel_exports", (False,), "let Dagster run the assets side by side"),
@@ -45,11 +43,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("", "load", (None,), "load the files in a step of your own"),
     Feature("source", "type", ("postgres",), "use `type: postgres`"),
     Feature("source", "mongo", (None,), "use `type: postgres`"),
-    Feature("tuning", "memory_threshold_mb", (None, 0), "remove it; batches are already sized by memory"),
-    Feature("tuning", "max_batch_memory_mb", (None, 0), "use `batch_size_memory_mb`"),
-    Feature("tuning", "on_batch_memory_exceeded", (None, "warn"), "use `batch_size_memory_mb`"),
-    Feature("tuning", "adaptive", _OFF, "set `throttle_ms` or `parallel` by hand"),
-    Feature("tuning", "min_parallel", (None, 1), "set `parallel` by hand"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
     Feature("export", "verify", ("size",), "use `verify: size`"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
@@ -73,14 +66,10 @@ def not_built(config: RivetConfig) -> Iterator[Problem]:
     """What the file asks for and this version cannot do."""
     yield from _check("", config, ())
     yield from _check("source", config.source, ("source",))
-    if config.source.tuning is not None:
-        yield from _check("tuning", config.source.tuning, ("source", "tuning"))
     for at, export in enumerate(config.exports):
         here: KeyPath = ("exports", at)
         yield from _check("export", export, here)
         yield from _check("export.destination", export.destination, (*here, "destination"))
-        if export.tuning is not None:
-            yield from _check("tuning", export.tuning, (*here, "tuning"))
         for token in export.destination.tokens():
             if token in UNFILLED_TOKENS:
                 yield Problem(
@@ -103,5 +92,5 @@ def _check(name: str, section: Section, path: KeyPath) -> Iterator[Problem]:
 
 _BY_SECTION: Final[dict[str, tuple[Feature, ...]]] = {
     name: tuple(f for f in FEATURES if f.section == name)
-    for name in ("", "source", "tuning", "export", "export.destination")
+    for name in ("", "source", "export", "export.destination")
 }

@@ -124,6 +124,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
         "refusal", "Report it: the server sent what its catalog rules out."
     ),
     "RIVET_VALUE_TOO_LARGE": CodeEntry("refusal", "Raise tuning.max_value_mb or leave the column out."),
+    "RIVET_BATCH_TOO_LARGE": CodeEntry(
+        "refusal", "Raise tuning.max_batch_memory_mb, or set on_batch_memory_exceeded: auto_shrink."
+    ),
     "RIVET_PLAN_CHUNK_KEY_SPARSE": CodeEntry("refusal", "Use chunk_by_key or mode: full for this table."),
     "RIVET_PLAN_SCAN_REFUSED": CodeEntry("refusal", "Create the index, or set `allow_scan: true`."),
     "RIVET_PLAN_BOUNDS_UNREADABLE": CodeEntry("refusal", "Read the note; bounds could not be trusted."),
@@ -157,6 +160,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     ),
     "RIVET_SOURCE_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again. Look at the server."),
     "RIVET_SOURCE_CONFLICT": CodeEntry("transient", "Nothing: it is tried again with less at a time."),
+    "RIVET_SOURCE_YIELDED": CodeEntry(
+        "transient", "Nothing: it is tried again when the migration has had the table."
+    ),
     "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("transient", "Run again: the plan is made from the new shape."),
     "RIVET_SOURCE_SNAPSHOT_LOST": CodeEntry("transient", "Nothing: the next attempt plans afresh."),
     "RIVET_DEST_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again."),
@@ -182,6 +188,7 @@ class RivetError(Exception):
         unit: int | None = None,
         stops_run: bool = True,
         retry_after_s: float = 0.0,
+        counts: bool = True,
     ) -> None:
         self.code = code or self.default_code
         if self.code not in REGISTRY:  # a typo in a code is a defect, found by the first test that raises it
@@ -195,6 +202,8 @@ class RivetError(Exception):
         self.stops_run = stops_run
         #: seconds to wait beyond the backoff before the next attempt
         self.retry_after_s = retry_after_s
+        #: False: the next attempt differs from this one, which shall not use up the unit's attempts
+        self.counts = counts
         super().__init__(self.message)
 
     @property

@@ -12,6 +12,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from typing import IO, Any, Final
 
 import psycopg
 
-from rivet_dagster.demo.install import Installation, from_folder, from_wheel, reachable
+from rivet_dagster.demo.install import Installation, from_folder, from_wheel, reachable, server_uid
 from rivet_dagster.demo.server import PostgresServer, give
 from tests.services.certificates import write_certificates
 
@@ -107,7 +108,7 @@ def postgres_server(
     and is kept. ``tls_names`` are the names and addresses in the server's certificate; 18 has no TLS.
     Call it from the main thread: the server ends with the thread that started it.
     """
-    with _work_folder() as work:
+    with work_folder() as work:
         server = TestServer(
             installation(version),
             datadir or work / "data",
@@ -121,6 +122,34 @@ def postgres_server(
             paths = (f"ssl_cert_file={work}/server.crt", f"ssl_key_file={work}/server.key")
             server.settings = (*server.settings, "ssl=on", *paths)
             server.dsn_options = f"sslmode=verify-full sslrootcert={server.ca_file}"
+        with server:
+            yield server
+
+
+#: Settings of a server that ``standby`` can follow.
+FOLLOWED: Final = ("wal_level=replica", "max_wal_senders=4")
+
+
+@contextlib.contextmanager
+def standby(primary: TestServer, *, settings: Sequence[str] = ()) -> Iterator[TestServer]:
+    """A hot standby that streams from ``primary``, started with ``FOLLOWED``. Same accounts, other port."""
+    with work_folder() as work:
+        uid = server_uid()
+        copy = [str(primary.installation.bin / "pg_basebackup"), "-D", str(work / "data"), "-R", "-c", "fast"]
+        subprocess.run(
+            [*copy, "-d", primary.dsn],
+            cwd=work,
+            check=True,
+            user=uid,
+            group=uid,
+            extra_groups=[] if uid else None,
+        )
+        server = TestServer(
+            primary.installation,
+            work / "data",
+            password=primary.password,
+            settings=(*_FAST, *FOLLOWED, f"unix_socket_directories={work}", *settings),
+        )
         with server:
             yield server
 
@@ -139,7 +168,7 @@ def database(server: TestServer) -> Iterator[TestDatabase]:
 
 
 @contextlib.contextmanager
-def _work_folder() -> Iterator[Path]:
+def work_folder() -> Iterator[Path]:
     """A folder that the server's account reaches, locked for as long as this process needs it."""
     base = Path(tempfile.gettempdir())
     if not reachable(base / "x"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,8 @@ class Finalizer:
     window: CursorWindow | None
     notes: tuple[str, ...]
     started: float
+    pace: Mapping[str, Any] = field(default_factory=dict)
+    decisions: tuple[JournalEvent, ...] = ()
 
     def finish(self, plan: RunPlan) -> RunOutcome:
         """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
@@ -113,7 +116,7 @@ class Finalizer:
             f"{count} values of '{name}' have no form in its type and are NULL"
             for name, count in figures.nulled.items()
         ]
-        details = {"nulled": dict(figures.nulled), "quality": report.as_json()}
+        details = {"nulled": dict(figures.nulled), "quality": report.as_json(), "pace": dict(self.pace)}
         self._complete(manifest, size, widest(known, figures.widths), details)
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
@@ -256,7 +259,10 @@ class Finalizer:
                 schema_json=self.header.schema_json,
                 widths=widths or None,
                 committed=self._boundary(extraction, len(units)),
-                events=(JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),),
+                events=(
+                    *self.decisions,
+                    JournalEvent("RunCompleted", {"status": "success", "rows": manifest.row_count}),
+                ),
             ),
         )
 

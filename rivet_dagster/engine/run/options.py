@@ -8,7 +8,8 @@ import os
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
-from rivet_dagster.engine.run.sink import Checksum
+from rivet_dagster.engine.run.pacing import PaceRules
+from rivet_dagster.engine.run.sink import BatchLimit, Checksum
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
 from rivet_dagster.engine.sources.postgres.read import ReadOptions
@@ -47,12 +48,30 @@ def read_options(write: WriteOptions, tuning: Tuning) -> ReadOptions:
     size = write.max_bytes
     if tuning.batch_size_memory_mb is not None:
         size = min(size, tuning.batch_size_memory_mb * MIB)
+    if tuning.max_batch_memory_mb and tuning.on_batch_memory_exceeded == "auto_shrink":
+        size = min(size, tuning.max_batch_memory_mb * MIB)
     return ReadOptions(
         max_rows=write.max_rows,
         max_bytes=size,
         max_value_bytes=min(tuning.max_value_mb, 1000) * MIB,
         throttle_ms=tuning.throttle_ms,
         throttle_rows=tuning.batch_size,
+    )
+
+
+def batch_limit(tuning: Tuning) -> BatchLimit | None:
+    """What a batch is held to; ``auto_shrink`` needs nobody who looks, it is in ``read_options``."""
+    if not tuning.max_batch_memory_mb or tuning.on_batch_memory_exceeded == "auto_shrink":
+        return None
+    return BatchLimit(tuning.max_batch_memory_mb * MIB, refuses=tuning.on_batch_memory_exceeded == "fail")
+
+
+def pace_rules(tuning: Tuning, parallel: int) -> PaceRules:
+    return PaceRules(
+        parallel,
+        min(tuning.min_parallel, parallel) if tuning.adaptive else None,
+        tuning.memory_threshold_mb * MIB,
+        tuning.lock_timeout_s,
     )
 
 

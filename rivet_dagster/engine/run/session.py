@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import (
@@ -32,9 +32,11 @@ from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.figures import measure
 from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import (
+    batch_limit,
     checksum_key,
     checksums,
     lease_ttl_s,
+    pace_rules,
     plan_hash,
     read_options,
     write_options,
@@ -46,7 +48,7 @@ from rivet_dagster.engine.run.selected import lacks_folders, rerun
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import RunFinish, RunHeader
+from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ class Session:
         self._cursor: CursorWindow | None = None
         self._errors: list[RivetError] = []
         self._notes: list[str] = []
+        self._pace: dict[str, Any] = {}
+        self._decisions: tuple[JournalEvent, ...] = ()
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
@@ -132,11 +136,12 @@ class Session:
                 store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
         use_lean_pool()
-        pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
+        pool = WorkerPool(self._work_order(plan))
         try:
             yield from pool.events()
         finally:
             self._errors.extend(pool.errors)
+            self._pace, self._decisions = pool.pacer.figures(), pool.pacer.decisions
         if (failure := self.failure()) is not None:
             self._record_failure(failure)
 
@@ -209,6 +214,7 @@ class Session:
             "failed",
             metrics={"duration_ms": int((time.monotonic() - self._started) * 1000)},
             error=error_object(error, with_message=False),
+            events=self._decisions,
         )
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
@@ -371,10 +377,13 @@ class Session:
             options=options,
             new_writer=lambda path: new_part_writer(path, columns, options),
             new_reader=self._new_reader,
+            new_watch=lambda: source.watch(weighs=tuning.adaptive),
+            pace=pace_rules(tuning, min(self.export.parallel, len(plan.outstanding))),
             checksum=checksums(options.format, checksum_key(self.export, planner.facts)),
             retry_backoff_ms=tuning.retry_backoff_ms,
             only=plan.outstanding,
             measure=measure(self.export, columns),
+            limit=batch_limit(tuning),
             extend=extender(self.export, columns, run.created_at),
         )
 
@@ -391,4 +400,6 @@ class Session:
             window=self._cursor,
             notes=tuple(self._notes),
             started=self._started,
+            pace=self._pace,
+            decisions=self._decisions,
         )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults, os_fault
-from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.errors import RefusalError, RivetError
 from rivet_dagster.engine.plan.units import Part, PartStats
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.verify.fingerprint import stream_fingerprint
@@ -22,6 +22,29 @@ Checksum = Callable[[pa.RecordBatch], dict[str, int]]
 Measure = Callable[[pa.RecordBatch], PartStats]
 #: Adds the columns that are ours to a batch of the source.
 Extend = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """Bytes of a batch's Arrow data. refuses: a larger one ends the run; else it is reported."""
+
+    bytes: int
+    refuses: bool
+
+    def hold(
+        self, batches: Iterable[pa.RecordBatch], say: Callable[[str], object]
+    ) -> Iterator[pa.RecordBatch]:
+        """``batches`` as they are. Raises RefusalError RIVET_BATCH_TOO_LARGE; ``say`` is told once."""
+        said = False
+        for batch in batches:
+            if batch.nbytes > self.bytes:
+                text = f"a batch of {batch.num_rows} rows takes {batch.nbytes} bytes, more than {self.bytes}"
+                if self.refuses:
+                    raise RefusalError(text, code="RIVET_BATCH_TOO_LARGE", field="tuning.max_batch_memory_mb")
+                if not said:
+                    say(text)
+                said = True
+            yield batch
 
 
 class UnitSink:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -165,6 +165,27 @@ class Planner(Protocol):
     def today(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a look at the source shows. in_the_way: backends of ours that somebody waits for to alter what
+    they read. altering: somebody waits for that, or is at it. load: how busy others are, in sessions;
+    None when it was not asked for."""
+
+    in_the_way: frozenset[int]
+    altering: bool
+    load: int | None
+
+
+class SourceWatch(Protocol):
+    """Looks at the source beside the reads, on a connection of its own, from one thread."""
+
+    def look(self, backends: Collection[int]) -> Sighting:
+        """``backends``: those of our reads. Raises the engine's errors; the next look connects again."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class UnitReader(Protocol):
     """One worker's connection. ``batches`` streams one unit; memory is bounded by the batch size.
 
@@ -177,6 +198,17 @@ class UnitReader(Protocol):
 
     def classify(self, error: BaseException) -> RivetError:
         """The error tree's form of ``error``. Any thread may ask."""
+        ...
+
+    @property
+    def backend(self) -> int | None:
+        """What the source knows the read under way by, None between two reads."""
+        ...
+
+    def give_way(self, backend: int) -> bool:
+        """End the read that is under way in ``backend``, from another thread; nothing if it is over.
+
+        It fails with RIVET_SOURCE_YIELDED. True when it had not been asked before."""
         ...
 
     def cancel(self) -> None:

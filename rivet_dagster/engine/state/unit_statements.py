@@ -63,7 +63,7 @@ class UnitStatements:
         self.fail = f"""
             UPDATE chunk_task
             SET status = 'failed', claim_expires_at = NULL, updated_at = :now, last_error_json = :error,
-                is_final = :final, retry_at = :now + :retry_ms
+                is_final = :final, retry_at = :now + :retry_ms, attempts = attempts - :uncounted
             {closing}"""
         self.is_unsettled = _is_unsettled()
         self.is_unsettled_only = _is_unsettled(f"AND {dialect.among('chunk_index', 'only')}")

@@ -125,17 +125,19 @@ class UnitStore:
         *,
         final: bool,
         retry_after_s: float = 0.0,
+        counted: bool = True,
         events: Sequence[JournalEvent] = (),
     ) -> None:
         """Record that an attempt failed. ``error``: error object; its message is not kept.
 
-        Unless ``final``, the unit is claimed again after ``retry_after_s``, while attempts are left.
-        Refused like ``commit_unit``.
+        Unless ``final``, the unit is claimed again after ``retry_after_s``, while attempts are left;
+        one that is not ``counted`` leaves as many as there were. Refused like ``commit_unit``.
         """
         figures = {
             "error": json.dumps({**error, "message": None}),
             "final": final,
             "retry_ms": round(retry_after_s * 1000),
+            "uncounted": 0 if counted else 1,
         }
         with self._db.transaction() as connection:
             if self._close_claim(connection, "failed", claim, lease, figures):

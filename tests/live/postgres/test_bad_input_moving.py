@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from rivet_dagster.engine.errors import EnvironmentFault, RivetError, TransientError
-from rivet_dagster.engine.run import workers
+from rivet_dagster.engine.run import pacing, workers
 from rivet_dagster.engine.run.events import UnitCommitted, UnitFailed
 from tests.live.postgres.rig import EXPORT, Rig, source_rows
 
@@ -171,8 +171,9 @@ def test_chunks_read_a_rewritten_table_as_it_is(rig: Rig, export: str, change: s
     assert rig.read("id, n, word, big") == source_rows(rig.db, "id, n, word, big")
 
 
-def test_a_rewrite_that_the_read_waits_for(rig: Rig) -> None:
+def test_a_rewrite_that_the_read_waits_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit's snapshot is older than the lock it waits for: it would find the rewritten table empty."""
+    monkeypatch.setattr(pacing, "INTERVAL_S", 60)  # nobody watches
     rig.configure(RANGES)
     with rig.planned() as (session, _), rig.db.connect() as other:
         other.execute("BEGIN; ALTER TABLE things ADD COLUMN luck float DEFAULT random()")

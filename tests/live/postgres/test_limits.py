@@ -57,6 +57,16 @@ def test_every_read_is_in_one_pinned_transaction(rig: Rig) -> None:
     assert not [line for line in session if "statement: SET " in line]
 
 
+def test_a_timeout_of_the_server_does_not_end_a_read(rig: Rig) -> None:
+    """A transaction lasts as long as its unit, or as the run; its statements are what is limited."""
+    rig.db.execute(
+        "CREATE TABLE things AS SELECT g AS id FROM generate_series(1, 60) g",
+        "CREATE VIEW slow AS SELECT id, pg_sleep(0.01)::text AS slept FROM things",
+        f"ALTER DATABASE {rig.db.name} SET transaction_timeout = '300ms'",
+    )
+    assert rig.export("slow").run().rows == 60
+
+
 def peak_mib(rig: Rig) -> float:
     """Peak memory of a process that runs the export, in MiB."""
     command = [sys.executable, "-m", "rivet_dagster.cli", "run", "-c", str(rig.config), "--json"]

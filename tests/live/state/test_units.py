@@ -80,6 +80,17 @@ def test_order_is_by_index_and_failures_come_last(store: StateStore) -> None:
     assert order == [0, 1, 2, 0]
 
 
+def test_an_attempt_that_does_not_count_leaves_all_tries(store: StateStore) -> None:
+    lease = begin(store, 1)
+    for attempt in (1, 2, 3):
+        claimed = claim(store, lease)
+        assert (claimed.attempt, claimed.tries) == (attempt, 1)
+        store.fail_unit(claimed, TRANSIENT, lease, final=False, counted=False)
+        store.fail_unit(claimed, TRANSIENT, lease, final=False, counted=False)  # its answer got lost
+    commit(store, claim(store, lease), lease)
+    assert store.progress("r1").completed == 1
+
+
 def test_only_chosen_units(store: StateStore) -> None:
     lease = begin(store, 5)
     assert store.claim("r1", "w", lease, only=[]) is None

@@ -22,11 +22,6 @@ CHUNK = "mode: chunked\nchunk_column: id\n"
         ("destination: {type: stdout}", "destination.type"),
         ("verify: content", "verify"),
         ("load: {pk: auto}", "load"),
-        ("tuning: {adaptive: true}", "tuning.adaptive"),
-        ("tuning: {min_parallel: 2}", "tuning.min_parallel"),
-        ("tuning: {memory_threshold_mb: 100}", "tuning.memory_threshold_mb"),
-        ("tuning: {max_batch_memory_mb: 100}", "tuning.max_batch_memory_mb"),
-        ("tuning: {on_batch_memory_exceeded: fail}", "tuning.on_batch_memory_exceeded"),
     ],
 )
 def test_refused_in_an_export(lines: str, field: str) -> None:
@@ -171,10 +166,8 @@ def test_every_key_of_the_language_is_read() -> None:
         (None, "notifications"),
         (None, "parallel_exports"),
         (None, "load"),
-        (None, "source.tuning.adaptive"),
         ("o", "verify"),
         ("o", "load"),
-        ("o", "tuning.max_batch_memory_mb"),
     ]
 
 

@@ -57,10 +57,6 @@ def test_every_verdict_has_a_registered_code() -> None:
         assert isinstance(verdict.error("x", code=verdict.code), RivetError)
 
 
-def test_a_cancel_of_ours_may_be_tried_again() -> None:
-    assert classify(raised("57014"), own_cancel=True).retryable
-
-
 def test_a_denial_is_row_security_when_the_catalog_says_that_rows_are_hidden() -> None:
     assert classify(raised("42501"), rows_hidden=True).code == "RIVET_SOURCE_ROW_SECURITY"
 

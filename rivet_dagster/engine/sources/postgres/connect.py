@@ -28,6 +28,8 @@ PINNED: dict[str, str] = {
     "search_path": "pg_catalog",  # the text of a qualified type never depends on the role
 }
 
+_TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
+
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
@@ -74,20 +76,30 @@ class PostgresConnector:
         snapshot: str | None = None,
         limits: SessionLimits | None = None,
         search_path: bool = True,
-    ) -> Iterator[None]:
-        """A read-only REPEATABLE READ transaction with every setting pinned, in one round trip."""
+    ) -> Iterator[int]:
+        """A read-only REPEATABLE READ transaction with every setting pinned, in one round trip.
+
+        Yields the id of the server's process, which a pooler chooses anew for each transaction.
+        """
         begin = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"]
         if snapshot:
             begin.append(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
         settings = _settings(limits or self.limits, search_path=search_path)
+        if connection.info.server_version >= _TRANSACTION_TIMEOUT:
+            settings["transaction_timeout"] = "0"  # a run's snapshot lasts as long as the run
         begin.extend(f"SET LOCAL {name} = {quote_literal(value)}" for name, value in settings.items())
+        begin.append("SELECT pg_catalog.pg_backend_pid()")
         try:
-            connection.execute("; ".join(begin))
+            cursor = connection.execute("; ".join(begin))
+            while cursor.nextset():
+                pass
+            row = cursor.fetchone()
         except psycopg.Error as error:
             close(connection)
             raise classify(error, phase="snapshot" if snapshot else "read") from error
+        assert row is not None
         try:
-            yield
+            yield int(row[0])
         except BaseException:
             close_transaction(connection)
             raise

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import threading
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -18,6 +18,7 @@ from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.postgres import connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from rivet_dagster.engine.sources.postgres.decoder import CopyDecoder
+from rivet_dagster.engine.sources.postgres.pieces import can_split, read_in_pieces
 from rivet_dagster.engine.sources.postgres.predicate import (
     Origin,
     relation_sql,
@@ -45,6 +46,8 @@ class ReadOrder:
     """What the readers of one run share. type_oids: of the SELECT list when the run was planned.
 
     oids: quoted name -> oid of the relations of the plan. snapshot: None when each unit reads its own.
+    standby: the server replays another one's changes. pieces: units (by index) that it has cancelled for
+    that, to be read in pieces from then on.
     """
 
     export: str
@@ -54,7 +57,12 @@ class ReadOrder:
     options: ReadOptions
     snapshot: str | None
     oids: dict[str, int]
+    standby: bool = False
+    pieces: set[int] = field(default_factory=set)
 
+
+_CANCELLED = "57014"  # query_canceled
+_RECOVERY = "40001"  # of a read-only transaction: what a standby replays needed what the statement held
 
 #: Whether a relation that this transaction has read lost its rows to the transaction's snapshot: TRUNCATE
 #: and the ALTERs that rewrite a table are not MVCC-safe, the table just looks empty. pg_class is seen
@@ -68,6 +76,14 @@ SELECT EXISTS (
       THEN c.relkind IN ('r', 'm') AND c.relfilenode NOT IN (0, pg_catalog.pg_relation_filenode(c.oid))
       ELSE pg_catalog.pg_partition_root(l.relation) IS NULL
         AND pg_catalog.pg_get_indexdef(l.relation) IS NULL END)"""
+
+
+def _is_lost(error: psycopg.Error | RivetError) -> bool:
+    """The connection broke without a word of the server."""
+    away = isinstance(error, psycopg.OperationalError) or (
+        isinstance(error, RivetError) and error.code == "RIVET_SOURCE_UNAVAILABLE"
+    )
+    return away and error.sqlstate is None
 
 
 def select_list(columns: Sequence[Column]) -> str:
@@ -96,31 +112,92 @@ class PostgresReader:
         self._connection: psycopg.Connection[Any] | None = None
         #: values of the last unit that the policy ``null`` replaced, by column
         self.nulled: dict[str, int] = {}
+        # held while a statement is asked to end, so that the cancel never meets another one
+        self._turn = threading.Lock()
+        self._backend: int | None = None
+        self._asked = threading.Event()
 
     def batches(self, unit: WorkUnit) -> Generator[pa.RecordBatch]:
-        """Stream the unit. Batch borders depend on the rows alone, not on the statements."""
+        """Stream the unit. Batch borders depend on the rows alone, not on the statements; only those of
+        a unit that a standby has cancelled before are where its pieces end."""
         self.nulled = {}
-        select = select_list(self._order.columns)
-        decoder = CopyDecoder(
+        splits = self._order.snapshot is None and can_split(unit)
+        if splits and unit.index in self._order.pieces:
+            options = self._order.options
+            yield from self._paced(
+                read_in_pieces(
+                    unit, self._order.origin, self, max_rows=options.max_rows, max_bytes=options.max_bytes
+                )
+            )
+            return
+        try:
+            yield from self._paced(self._whole(unit))
+        except (psycopg.Error, RivetError) as error:
+            if not splits or not self.is_conflict(error):
+                raise
+            self._order.pieces.add(unit.index)
+            raise TransientError(
+                f"unit {unit.index}: the standby's recovery cancelled the read; it is read in pieces now",
+                code="RIVET_SOURCE_CONFLICT",
+                export=self._order.export,
+                sqlstate=_RECOVERY,
+                counts=False,
+            ) from error
+
+    def _paced(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pace by rows, not by batches: a fixed pause a batch costs wide tables most of their time."""
+        options = self._order.options
+        for batch in batches:
+            yield batch
+            if options.throttle_ms:
+                self.pause(options.throttle_ms / 1000 * batch.num_rows / options.throttle_rows)
+
+    def _decoder(self) -> CopyDecoder:
+        return CopyDecoder(
             self._order.columns,
             max_rows=self._order.options.max_rows,
             max_bytes=self._order.options.max_bytes,
             max_value_bytes=self._order.options.max_value_bytes,
             policies={c.name: "null" for c in self._order.columns if c.nulls_unfit},
         )
+
+    def _whole(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+        select = select_list(self._order.columns)
+        decoder = self._decoder()
         for statement in statements(unit, select, self._order.origin):
-            try:
-                for batch in self._run(unit, statement, decoder):
-                    yield batch
-                    self._throttle(batch.num_rows)
-            except (psycopg.DataError, psycopg.NotSupportedError) as error:
-                if (refusal := self._unparseable(unit, error)) is None:
-                    raise
-                raise refusal from error
+            yield from self._run(unit, statement, decoder)
         last = decoder.flush()
         if last is not None:
             yield last
         self.nulled = decoder.nulled
+
+    def fetch(self, unit: WorkUnit, max_bytes: int | None) -> list[pa.RecordBatch] | None:
+        """See ``pieces.Connection``."""
+        decoder = self._decoder()
+        found: list[pa.RecordBatch] = []
+        (statement,) = statements(unit, select_list(self._order.columns), self._order.origin)
+        with contextlib.closing(self._run(unit, statement, decoder)) as batches:
+            for batch in batches:
+                found.append(batch)
+                if max_bytes is not None and sum(b.nbytes for b in found) > max_bytes:
+                    return None
+        last = decoder.flush()
+        for name, count in decoder.nulled.items():
+            self.nulled[name] = self.nulled.get(name, 0) + count
+        return found if last is None else [*found, last]
+
+    def ask(self, statement: str) -> tuple[Any, ...] | None:
+        """See ``pieces.Connection``."""
+        with self._transaction() as connection:
+            return connection.execute(statement.encode()).fetchone()
+
+    def is_conflict(self, error: BaseException) -> bool:
+        """A standby has cancelled the read for the sake of what it replays."""
+        return getattr(error, "sqlstate", None) == _RECOVERY
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not while somebody waits for us."""
+        self._asked.wait(seconds)
 
     def _unparseable(self, unit: WorkUnit, error: psycopg.Error) -> RefusalError | None:
         """Which column holds the text that the server could not parse: it says the value, not the name.
@@ -152,18 +229,70 @@ class PostgresReader:
                 return False
         return False
 
-    def _run(self, unit: WorkUnit, statement: str, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction that ``give_way`` can end. Raises RIVET_SOURCE_YIELDED when it did."""
         if self._connection is None or self._connection.closed:
             self._connection = self._connector.connect()
         connection = self._connection
-        with self._connector.transaction(
-            connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
-        ):
+        self._asked.clear()
+        began = False
+        try:
+            with self._connector.transaction(
+                connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
+            ) as backend:
+                self._backend, began = backend, True
+                try:
+                    yield connection
+                finally:
+                    with self._turn:
+                        self._backend = None
+        except (psycopg.Error, RivetError) as error:
+            # the cancel may have met the last statement, or the commit
+            if self._asked.is_set() and getattr(error, "sqlstate", None) == _CANCELLED:
+                raise self._yielded() from error
+            if self._order.standby and began and _is_lost(error):
+                raise self._ended() from error
+            raise
+
+    def _ended(self) -> RivetError:
+        """A standby ends the session of a transaction in its way that is between two statements; what it
+        says meanwhile may be lost with the connection."""
+        return TransientError(
+            "the standby ended the session within a read",
+            code="RIVET_SOURCE_CONFLICT",
+            export=self._order.export,
+            sqlstate=_RECOVERY,
+        )
+
+    def _yielded(self) -> RivetError:
+        return TransientError(
+            "the read gave way to a session that waits for a lock on the table",
+            code="RIVET_SOURCE_YIELDED",
+            export=self._order.export,
+            counts=False,
+        )
+
+    def _run(
+        self, unit: WorkUnit, statement: str, decoder: CopyDecoder
+    ) -> Generator[pa.RecordBatch, None, None]:
+        try:
+            yield from self._copy(unit, statement, decoder)
+        except (psycopg.DataError, psycopg.NotSupportedError) as error:
+            if (refusal := self._unparseable(unit, error)) is None:
+                raise
+            raise refusal from error
+
+    def _copy(self, unit: WorkUnit, statement: str, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
+        with self._transaction() as connection:
             self._check_shape(connection, statement)
             result = connection.pgconn.exec_(f"COPY ({statement}) TO STDOUT (FORMAT BINARY)".encode())
             if result.status != pq.ExecStatus.COPY_OUT:
                 raise psycopg.errors.error_from_result(result)
-            yield from decoder.batches(connection.pgconn)
+            for batch in decoder.batches(connection.pgconn):
+                yield batch
+                if self._asked.is_set():  # the server may be waiting for us to read, and not see the cancel
+                    raise self._yielded()
             self._check_storage(connection, unit)
 
     def _check_shape(self, connection: psycopg.Connection[Any], statement: str) -> None:
@@ -198,11 +327,6 @@ class PostgresReader:
                 export=self._order.export,
             )
 
-    def _throttle(self, rows: int) -> None:
-        """Pace by rows, not by batches: a fixed pause a batch costs wide tables most of their time."""
-        if self._order.options.throttle_ms:
-            time.sleep(self._order.options.throttle_ms / 1000 * rows / self._order.options.throttle_rows)
-
     def classify(self, error: BaseException) -> RivetError:
         """The error tree's form of ``error``. Any thread may ask."""
         if isinstance(error, psycopg.Error):
@@ -224,6 +348,24 @@ class PostgresReader:
         wrapped = as_rivet_error(error)
         wrapped.export = wrapped.export or self._order.export
         return wrapped
+
+    @property
+    def backend(self) -> int | None:
+        """The server's process that a transaction of ours is open in."""
+        return self._backend
+
+    def give_way(self, backend: int) -> bool:
+        """End the transaction that is open in ``backend``, from another thread; nothing if it is over.
+
+        Asking again cancels again: the server may not have been able to listen. True the first time.
+        """
+        with self._turn:
+            if self._backend != backend:
+                return False
+            first = not self._asked.is_set()
+            self._asked.set()
+            self.cancel()
+            return first
 
     def cancel(self) -> None:
         connection = self._connection

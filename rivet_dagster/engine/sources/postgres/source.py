@@ -38,6 +38,7 @@ from rivet_dagster.engine.sources.postgres.read import (
 )
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
+from rivet_dagster.engine.sources.postgres.watch import PostgresWatch
 from rivet_dagster.engine.types.aggregates import Aggregates
 from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text, needs_server_text
@@ -127,9 +128,14 @@ class PostgresSource:
             options,
             planner.snapshot_id(),
             planner.oids(),
+            planner._server.in_recovery,
         )
         connector = self.connector
         return lambda: PostgresReader(connector, order)
+
+    def watch(self, *, weighs: bool) -> PostgresWatch:
+        """Nothing is connected before its first look."""
+        return PostgresWatch(self.connector, weighs=weighs)
 
     def file_columns(self, columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
         return _read_columns(columns, file_format)

@@ -106,20 +106,18 @@ def classify(
     phase: Phase = "read",
     statement: str | None = None,
     rows_hidden: bool = False,
-    own_cancel: bool = False,
 ) -> RivetError:
     """The engine's error for a psycopg exception.
 
     statement: SQL that failed, shown shortened. rows_hidden: the catalog says that row-level security
-    applies to this role, so a denial (42501) comes from ``row_security = off``. own_cancel: we asked
-    for the cancel, so it may be tried again. May connect to the server once more, for at most 10 s,
-    when the exception is a refused connection.
+    applies to this role, so a denial (42501) comes from ``row_security = off``. May connect to the
+    server once more, for at most 10 s, when the exception is a refused connection.
     """
     state = exc.sqlstate
     verdict = None
     if state is None and _refused_connection(exc):
         state, verdict = probe(exc.pgconn)
-    verdict = verdict or _verdict(exc, state, phase, rows_hidden=rows_hidden, own_cancel=own_cancel)
+    verdict = verdict or _verdict(exc, state, phase, rows_hidden=rows_hidden)
     return verdict.error(
         _message(exc, state, statement),
         code=verdict.code,
@@ -131,17 +129,13 @@ def classify(
     )
 
 
-def _verdict(
-    exc: psycopg.Error, state: str | None, phase: Phase, *, rows_hidden: bool, own_cancel: bool
-) -> Verdict:
+def _verdict(exc: psycopg.Error, state: str | None, phase: Phase, *, rows_hidden: bool) -> Verdict:
     if state is None:
         return _without_state(exc)
     if phase == "snapshot" and state in _SNAPSHOT_CODES:
         return _SNAPSHOT_LOST
     if state == "42501" and rows_hidden:
         return _ROWS_HIDDEN
-    if state == "57014" and own_cancel:
-        return _AWAY
     if phase == "describe" and state[:2] in _QUERY_CLASSES and state not in {"42501", "42P01"}:
         return Verdict(UsageError, "RIVET_CONFIG_INVALID")
     return VERDICTS.get(state) or CLASS_VERDICTS.get(state[:2], _FAILED)
