@@ -303,6 +303,7 @@ def entry() -> None:
     export. They all live to the end, so collecting while they load finds nothing either.
     """
     gc.disable()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search reads every package's metadata
     code = 1
     try:
         main()

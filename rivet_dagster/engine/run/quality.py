@@ -18,7 +18,6 @@ from rivet_dagster.engine.plan.columns import require_column
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.sources.postgres.cells import row_hashes
 from rivet_dagster.engine.types.decision import Column
-from rivet_dagster.engine.verify.part_reader import csv_batches, parquet_batches
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -140,6 +139,8 @@ class _Run:
         return GateResult("unique_columns", name, status, 0, duplicates, note)
 
     def _read(self, parts: Sequence[Part], name: str) -> Iterator[pa.Array]:
+        from rivet_dagster.engine.verify.part_reader import csv_batches, parquet_batches
+
         for part in parts:
             with self._store.open_input(part.path) as file:
                 if self._format == "csv":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPl
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.figures import measure
-from rivet_dagster.engine.run.finalize import Finalizer
 from rivet_dagster.engine.run.options import (
     batch_limit,
     checksum_key,
@@ -54,6 +54,7 @@ from rivet_dagster.engine.write import new_part_writer
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
+    from rivet_dagster.engine.run.finalize import Finalizer
 
 
 class Session:
@@ -136,6 +137,8 @@ class Session:
                 store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
         use_lean_pool()
+        # what the end needs is loaded while the workers wait for their first rows
+        threading.Thread(target=_load_the_end, daemon=True).start()
         pool = WorkerPool(self._work_order(plan))
         try:
             yield from pool.events()
@@ -388,6 +391,8 @@ class Session:
         )
 
     def _finalizer(self) -> Finalizer:
+        from rivet_dagster.engine.run.finalize import Finalizer
+
         assert self._planner is not None
         return Finalizer(
             state=self.engine.state,
@@ -403,3 +408,7 @@ class Session:
             pace=self._pace,
             decisions=self._decisions,
         )
+
+
+def _load_the_end() -> None:
+    import rivet_dagster.engine.run.finalize  # noqa: F401
