@@ -53,7 +53,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("tuning", "min_parallel", (None, 1), "set `parallel` by hand"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
     Feature("export", "partition_by", (None,), "write one export for each range"),
-    Feature("export", "verify", ("size",), "use `verify: size`"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
     Feature("export.destination", "type", ("local",), "use `type: local`"),
 )

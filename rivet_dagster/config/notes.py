@@ -107,7 +107,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "max_file_size": "Start a new file at this size: `256MB`, `1.5GB`. Binary units.",
         "skip_empty": "Write nothing when there are no rows.",
         "destination": "Where the files go.",
-        "verify": "What the check after writing compares.",
+        "verify": "`size`: that every part is there. `content`: also read each part back before its unit "
+        "counts, and compare its bytes, rows and value checksums with what was read from the source.",
         "meta_columns": "Columns added to every row.",
         "quality": "Gates over the written rows.",
         "columns": "Types to use instead of the ones found.",

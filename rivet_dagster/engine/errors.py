@@ -160,6 +160,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("transient", "Run again: the plan is made from the new shape."),
     "RIVET_SOURCE_SNAPSHOT_LOST": CodeEntry("transient", "Nothing: the next attempt plans afresh."),
     "RIVET_DEST_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again."),
+    "RIVET_DEST_CONTENT_DIFFERS": CodeEntry(
+        "transient", "Nothing: the unit is written again. If it repeats, examine the destination's disk."
+    ),
     # internal
     "RIVET_INTERNAL": CodeEntry("internal", "Report it with the run id."),
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.destinations.local import destination_faults
 from rivet_dagster.engine.errors import IntegrityError
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
@@ -17,7 +18,7 @@ from rivet_dagster.engine.run.drift import widest, width_drift
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.figures import policies_record, total, width_factor
-from rivet_dagster.engine.run.options import checksum_key
+from rivet_dagster.engine.run.options import checksum_key, checksums
 from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.state.models import (
@@ -31,6 +32,7 @@ from rivet_dagster.engine.state.models import (
 )
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
+from rivet_dagster.engine.verify.content import content_fault
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
     Extraction,
@@ -64,6 +66,7 @@ class Finalizer:
     def finish(self, plan: RunPlan) -> RunOutcome:
         """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
         rows = self.state.parts(self.header.run_id)
+        self._read_carried_back(rows)
         report = evaluate(self.export, [row.as_part() for row in rows], self.store)
         report.raise_if_failed(self.export.name)
         manifest = self._manifest(plan, rows)
@@ -71,6 +74,18 @@ class Finalizer:
         self.store.put_bytes(names.manifest_copy(self.header.run_id), data)
         fault_point("after_manifest_copy")
         return self._publish(manifest, data, report)
+
+    def _read_carried_back(self, rows: tuple[PartRow, ...]) -> None:
+        """``verify: content`` for parts of an earlier run; this run's own were read before they counted."""
+        if self.export.verify != "content":
+            return
+        taken = checksums(self.export.format, checksum_key(self.export, self.facts))
+        for row in rows:
+            if row.origin_run_id != self.header.run_id:
+                with destination_faults(self.store.uri(row.file_name)):
+                    fault = content_fault(self.store, row.as_part(), taken)
+                if fault is not None:
+                    raise IntegrityError(fault, code="RIVET_VALIDATE_FAILED", export=self.export.name)
 
     def roll_forward(self) -> RunOutcome:
         """Finish a run whose manifest an earlier process had written: the very same bytes (M4)."""

@@ -83,7 +83,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
                 "time_column", "time_column_type", "days_window", "chunk_column", "chunk_size",
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
                 "consistency", "format", "compression",
-                "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns",
+                "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns", "verify",
             },
         ),
         "query": export.query_text(),

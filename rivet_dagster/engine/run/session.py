@@ -377,6 +377,7 @@ class Session:
             only=plan.outstanding,
             measure=measure(self.export, columns),
             extend=extender(self.export, columns, run.created_at),
+            read_back=self.export.verify == "content",
         )
 
     def _finalizer(self) -> Finalizer:

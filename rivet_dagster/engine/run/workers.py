@@ -45,6 +45,7 @@ class WorkOrder:
     only: Collection[int] | None
     measure: Measure | None = None
     extend: Extend | None = None
+    read_back: bool = False
 
 
 class WorkerPool:
@@ -171,6 +172,7 @@ class WorkerPool:
             order.checksum,
             measure=order.measure,
             extend=order.extend,
+            read_back=order.read_back,
         )
         # the first unit always leaves a part, so that an empty table still shows its schema
         parts = SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)

@@ -22,7 +22,6 @@ CHUNK = "mode: chunked\nchunk_column: id\n"
         ("destination: {type: azure, bucket: b, account_name: a, sas_token_env: S}", "destination.type"),
         ("destination: {type: stdout}", "destination.type"),
         ("columns: {a: timestamp_ns}", "columns.a"),
-        ("verify: content", "verify"),
         ("load: {pk: auto}", "load"),
         ("tuning: {adaptive: true}", "tuning.adaptive"),
         ("tuning: {min_parallel: 2}", "tuning.min_parallel"),
@@ -60,7 +59,7 @@ def test_refused_at_the_root(tail: str) -> None:
 
 
 def test_a_mistake_comes_before_the_gate() -> None:
-    error = refused(config("mode: time_window\ntime_column: a\nverify: content"))
+    error = refused(config("mode: time_window\ntime_column: a\nload: {pk: auto}"))
     assert error.code == "RIVET_CONFIG_INVALID"
     assert [e.code for e in error.others] == [GATE]
 
@@ -72,7 +71,7 @@ def test_a_mistake_comes_before_the_gate() -> None:
         "tuning: {profile: balanced, adaptive: false, min_parallel: 1, memory_threshold_mb: 0}",
         "tuning: {on_batch_memory_exceeded: warn, max_value_mb: 5}",
         "meta_columns: {exported_at: false, row_hash: false}",
-        "verify: size\non_schema_drift: continue\nshape_drift_warn_factor: 0\nquality:\ncolumns: {}",
+        "verify: content\non_schema_drift: continue\nshape_drift_warn_factor: 0\nquality:\ncolumns: {}",
         'columns: {a: text, "t.b": "decimal(5,2)"}\nvalue_policy: {a: null, "*": text}',
         "quality: {row_count_min: 1}\non_schema_drift: fail\nshape_drift_warn_factor: 2.0",
         "meta_columns: {exported_at: true, row_hash: [a, b]}",
@@ -174,7 +173,6 @@ def test_every_key_of_the_language_is_read() -> None:
         (None, "parallel_exports"),
         (None, "load"),
         (None, "source.tuning.adaptive"),
-        ("o", "verify"),
         ("o", "load"),
         ("o", "tuning.max_batch_memory_mb"),
     ]
