@@ -34,7 +34,8 @@ def validate_spec(table: dg.AssetKey) -> dg.AssetCheckSpec:
         VALIDATE,
         asset=table,
         blocking=True,
-        description="Marker, manifest and every part it lists are there, in full size.",
+        description="Marker, manifest and every part it lists are there, in full size; at depth `full` "
+        "also as they were read.",
     )
 
 
@@ -43,6 +44,7 @@ def validation_result(assets: "ExportAssets", report: "ValidationReport") -> dg.
     failed = report.status == "fail"
     metadata: dict[str, Any] = {
         "status": report.status,
+        "depth": report.depth,
         "parts": report.parts,
         "rows": report.rows,
         "bytes": report.bytes,

@@ -198,6 +198,8 @@ class RivetError(Exception):
         self.stops_run = stops_run
         #: seconds to wait beyond the backoff before the next attempt
         self.retry_after_s = retry_after_s
+        #: what the run had found out by then, under the keys of ``RunOutcome.details``
+        self.details: dict[str, Any] = {}
         super().__init__(self.message)
 
     @property

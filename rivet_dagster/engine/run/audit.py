@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
+from rivet_dagster.engine.run.drift import Drift, schema_drift
 from rivet_dagster.engine.run.figures import total
+from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.postgres import aggregate
 from rivet_dagster.engine.state.models import Boundary, RunHeader
 from rivet_dagster.engine.verify.manifest import UnitParts
@@ -60,6 +62,20 @@ def validate(engine: Engine, name: str, *, depth: Depth = "full") -> ValidationR
     """Check the files of the last complete run against their manifest; the source is not asked."""
     run = latest_complete(engine, name)
     return validate_prefix(engine.store(run.prefix), run.prefix, depth=depth, export_name=name)
+
+
+def quality(engine: Engine, name: str) -> QualityReport:
+    """The export's gates over the files of its last complete run."""
+    run = latest_complete(engine, name)
+    parts = [row.as_part() for row in engine.state.parts(run.run_id)]
+    return evaluate(engine.export(name), parts, engine.store(run.prefix))
+
+
+def drift(engine: Engine, name: str) -> Drift:
+    """What the source changed about its columns since the last complete run; asks its catalog only."""
+    accepted = engine.state.accepted_schema(name)
+    with engine.source(engine.export(name)).planner(snapshot=False) as planner:
+        return Drift() if accepted is None else schema_drift(accepted, planner.facts.columns)
 
 
 def _units(engine: Engine, run: RunHeader) -> list[UnitParts]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from rivet_dagster.engine.errors import IntegrityError
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.added import row_hash_record
-from rivet_dagster.engine.run.drift import widest, width_drift
+from rivet_dagster.engine.run.drift import Drift, widest, width_drift
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.figures import policies_record, total, width_factor
@@ -62,13 +63,13 @@ class Finalizer:
     window: CursorWindow | None
     notes: tuple[str, ...]
     started: float
+    drift: Drift
 
     def finish(self, plan: RunPlan) -> RunOutcome:
         """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
         rows = self.state.parts(self.header.run_id)
         self._read_carried_back(rows)
-        report = evaluate(self.export, [row.as_part() for row in rows], self.store)
-        report.raise_if_failed(self.export.name)
+        report = self._gates([row.as_part() for row in rows])
         manifest = self._manifest(plan, rows)
         data = manifest.to_bytes()
         self.store.put_bytes(names.manifest_copy(self.header.run_id), data)
@@ -95,8 +96,26 @@ class Finalizer:
 
     def skipped(self, reason: str) -> RunOutcome:
         """Nothing to do: the prefix stays as it is, marker and manifest included."""
-        evaluate(self.export, (), self.store).raise_if_failed(self.export.name)
-        return self._outcome("skipped", rows=0, files=0, size=0, units=0, manifest_uri=None, reason=reason)
+        report = self._gates(())
+        return self._outcome(
+            "skipped",
+            rows=0,
+            files=0,
+            size=0,
+            units=0,
+            manifest_uri=None,
+            reason=reason,
+            details={"quality": report.as_json(), "drift": self.drift.as_json()},
+        )
+
+    def _gates(self, parts: Sequence[Part]) -> QualityReport:
+        report = evaluate(self.export, parts, self.store)
+        try:
+            report.raise_if_failed(self.export.name)
+        except IntegrityError as error:
+            error.details["drift"] = self.drift.as_json()
+            raise
+        return report
 
     def _publish(self, manifest: Manifest, data: bytes, report: QualityReport) -> RunOutcome:
         self.store.put_bytes(names.MANIFEST, data)
@@ -109,12 +128,16 @@ class Finalizer:
         size = sum(p.size_bytes for p in manifest.committed)
         figures = total(row.stats for row in self.state.parts(self.header.run_id))
         known = self.state.widths(self.export.name) or {}
-        grown = width_drift(known, figures.widths, width_factor(self.export))
+        drift = replace(self.drift, wider=width_drift(known, figures.widths, width_factor(self.export)))
         replaced = [
             f"{count} values of '{name}' have no form in its type and are NULL"
             for name, count in figures.nulled.items()
         ]
-        details = {"nulled": dict(figures.nulled), "quality": report.as_json()}
+        details = {
+            "nulled": dict(figures.nulled),
+            "quality": report.as_json(),
+            "drift": drift.as_json(),
+        }
         self._complete(manifest, size, widest(known, figures.widths), details)
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
@@ -125,7 +148,7 @@ class Finalizer:
             size=size,
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
-            warnings=(*replaced, *grown, *report.warnings),
+            warnings=(*replaced, *drift.shape_lines, *report.warnings),
             details=details,
         )
 

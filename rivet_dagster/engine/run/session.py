@@ -25,7 +25,7 @@ from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.added import added_columns, extender
-from rivet_dagster.engine.run.drift import schema_drift
+from rivet_dagster.engine.run.drift import Drift, schema_drift
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
@@ -69,6 +69,7 @@ class Session:
         self._cursor: CursorWindow | None = None
         self._errors: list[RivetError] = []
         self._notes: list[str] = []
+        self._drift = Drift()
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
@@ -247,6 +248,7 @@ class Session:
             state.interrupt_run(run.run_id, self.keeper.lease)
             self._notes.append(f"run {run.run_id} is given up: {decision.reason}")
             return None
+        self._look_for_drift()
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
@@ -273,6 +275,7 @@ class Session:
         rows = state.units(base.run_id)
         if not rows:
             return None
+        self._look_for_drift()
         chosen = resume.select_units(rows, only)
         carried: dict[int, tuple[Part, ...]] = {r.unit.index: () for r in rows if r.unit.index not in chosen}
         header = self._new_header(base.prefix, base.mode, base.consistency, parent=base.run_id)
@@ -318,9 +321,12 @@ class Session:
         accepted = self.engine.state.accepted_schema(self.export.name)
         if accepted is None or self.export.on_schema_drift == "continue":
             return
-        changes = schema_drift(accepted, self._columns)
+        self._drift = schema_drift(accepted, self._columns)
+        changes = self._drift.schema_lines
         if changes and self.export.on_schema_drift == "fail":
-            raise SchemaDriftError("; ".join(changes), export=self.export.name)
+            error = SchemaDriftError("; ".join(changes), export=self.export.name)
+            error.details["drift"] = self._drift.as_json()
+            raise error
         self._notes.extend(changes)
 
     def _new_header(
@@ -392,5 +398,6 @@ class Session:
             facts=self._planner.facts,
             window=self._cursor,
             notes=tuple(self._notes),
+            drift=self._drift,
             started=self._started,
         )
