@@ -169,7 +169,8 @@ def repair(path: str, exports: tuple[str, ...], params: Options, execute: bool) 
         if not execute or not (wanted.actions or wanted.fresh_run):
             return
         only = None if wanted.fresh_run else wanted.partitions
-        click.echo(_line(_run_one(engine, name, None, fresh=wanted.fresh_run, quiet=True, only=only)))
+        done = _run_one(engine, name, None, repair=True, quiet=True, only=only)
+        click.echo(_line(done))
 
     _each(path, params, exports, act)
 
@@ -226,14 +227,15 @@ def _run_one(
     name: str,
     lock_wait: int | None,
     *,
-    fresh: bool,
     quiet: bool,
+    fresh: bool = False,
+    repair: bool = False,
     only: Collection[str] | None = None,
 ) -> RunOutcome:
     from rivet_dagster.engine.run.events import RunNote, UnitFailed
 
     with engine.session(name, holder="cli", lock_wait=lock_wait) as session:
-        plan = session.plan(fresh=fresh, only=only)
+        plan = session.plan(fresh=fresh, repair=repair, only=only)
         if not quiet:
             click.echo(f"{name}: {len(plan.units)} units, {plan.reason}", err=True)
         for event in session.execute():

@@ -123,11 +123,16 @@ class ExportRun:
     notes: _Notes = field(default_factory=_Notes)
 
     def steps(
-        self, rivet: RivetResource, *, lock_wait: int | None, fresh: bool = False
+        self,
+        rivet: RivetResource,
+        *,
+        lock_wait: int | None,
+        fresh: bool = False,
+        repair: bool = False,
     ) -> Iterator[StepResult]:
         """Plan, execute, finalize. Gates that end the run are told before their error is raised."""
         try:
-            yield from self._steps(rivet, lock_wait=lock_wait, fresh=fresh)
+            yield from self._steps(rivet, lock_wait=lock_wait, fresh=fresh, repair=repair)
         except RivetError as error:
             yield from self._gates(error.details)
             raise
@@ -152,7 +157,9 @@ class ExportRun:
     def _gates(self, details: Mapping[str, Any]) -> Iterator[StepResult]:
         return (r for r in gate_results(self.assets, details) if r.check_name in self.checks)
 
-    def _steps(self, rivet: RivetResource, *, lock_wait: int | None, fresh: bool) -> Iterator[StepResult]:
+    def _steps(
+        self, rivet: RivetResource, *, lock_wait: int | None, fresh: bool, repair: bool
+    ) -> Iterator[StepResult]:
         context, assets = self.context, self.assets
         ensure_pools(context.instance, assets.config, exports=[assets.export.name])
         only = set(self.requested) if self.requested is not None else None
@@ -161,7 +168,7 @@ class ExportRun:
             rivet.engine(assets.config) as engine,
             engine.session(assets.export.name, holder=holder, lock_wait=lock_wait) as session,
         ):
-            plan = session.plan(only=only, fresh=fresh)
+            plan = session.plan(only=only, fresh=fresh, repair=repair)
             self.run_id = plan.run_id
             self._register(plan)
             self._execute(session, plan, engine.store(session.header.prefix).uri())

@@ -61,7 +61,7 @@ def run_repair(
         run.requested = None if wanted.fresh else list(wanted.partitions)
         _log(context, assets, wanted, execute=config.execute)
         if config.execute and wanted:
-            for _ in run.steps(rivet, lock_wait=config.lock_wait, fresh=wanted.fresh):
+            for _ in run.steps(rivet, lock_wait=config.lock_wait, repair=True):
                 pass
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = error

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of
+from rivet_dagster.engine.plan.plan import ACCUMULATING
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.run.drift import Drift, schema_drift
 from rivet_dagster.engine.run.figures import total
@@ -13,7 +14,7 @@ from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.postgres import aggregate
 from rivet_dagster.engine.state.models import Boundary, RunHeader
 from rivet_dagster.engine.verify.manifest import UnitParts
-from rivet_dagster.engine.verify.reconcile import WHOLE_TABLE, ReconcileReport, reconcile_units
+from rivet_dagster.engine.verify.reconcile import ReconcileReport, Whole, reconcile_units
 from rivet_dagster.engine.verify.report import Depth, ValidationReport
 from rivet_dagster.engine.verify.validate import validate_prefix
 
@@ -32,8 +33,8 @@ def latest_complete(engine: Engine, name: str) -> RunHeader:
 def reconcile(engine: Engine, name: str) -> ReconcileReport:
     """Compare the last complete run with the source as it is now, unit by unit (RC1 to RC6).
 
-    Units that were heap pages of a snapshot are compared as one. Moves the verified boundary when
-    everything matches.
+    Units that mean nothing by themselves any more, e.g. heap pages of a snapshot, are compared as one.
+    Moves the verified boundary when everything matches.
     """
     export = engine.export(name)
     run = latest_complete(engine, name)
@@ -85,28 +86,42 @@ def _units(engine: Engine, run: RunHeader) -> list[UnitParts]:
     return [UnitParts(r.unit, parts.get(r.unit.index, ())) for r in engine.state.units(run.run_id)]
 
 
-def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:
-    """What stands for all of a snapshot's page ranges: the table, or its rows up to the pinned bound."""
+def _whole(engine: Engine, run: RunHeader) -> Whole | None:
+    """What stands for all units of the run when they cannot be asked for one by one, else None."""
+    units = [row.unit for row in engine.state.units(run.run_id)]
+    kinds = {unit.kind for unit in units}
+    if run.mode not in ACCUMULATING:
+        return Whole() if UnitKind.PAGES in kinds else None
+    if not kinds & {UnitKind.PAGES, UnitKind.WHOLE}:
+        return None  # windows have bounds of their own
     export = engine.export(run.export_name)
     if not export.accumulates:
-        return WHOLE_TABLE
-    cursor = engine.state.cursor(run.export_name, run.prefix)
-    walked = cursor_of(export)
-    if any("versions" in row.unit.spec for row in engine.state.units(run.run_id)):
-        return None  # transactions are told apart for as long as the snapshot lasts
-    if cursor is None or cursor.run_id != run.run_id or cursor.column != walked.identity:
-        return None
-    return WorkUnit(0, UnitKind.WHOLE, "", {**walked.spec(), "le": cursor.value})
+        return Whole(None, "it was a first run by a cursor, which the export's mode does not have any more")
+    walked, cursor = cursor_of(export), engine.state.cursor(run.export_name, run.prefix)
+    if cursor is None or cursor.run_id != run.run_id:
+        # it saw no cursor value: all that it read are rows without one
+        return Whole(WorkUnit(0, UnitKind.NULLS, "", walked.spec()))
+    if cursor.column != walked.identity:
+        return Whole(None, f"it went by the cursor {cursor.column}, which the export does not have any more")
+    versions = units[0].spec.get("versions")
+    bound = {"le": cursor.value} if versions is None else {"versions": versions}
+    return Whole(WorkUnit(0, UnitKind.WHOLE, "", {**walked.spec(), **bound}))
 
 
 def _verified(engine: Engine, run: RunHeader, report: ReconcileReport) -> None:
+    boundary = _boundary(engine, run, report)
+    if boundary is not None:
+        mismatches, unknowns = report.count("mismatch"), report.count("unknown")
+        engine.state.set_verified(
+            run.export_name, run.prefix, boundary, mismatches=mismatches, unknowns=unknowns
+        )
+
+
+def _boundary(engine: Engine, run: RunHeader, report: ReconcileReport) -> Boundary | None:
+    """How far the run got, in the terms of its committed boundary."""
+    if run.mode in ACCUMULATING:
+        cursor = engine.state.cursor(run.export_name, run.prefix)
+        mine = cursor is not None and cursor.run_id == run.run_id
+        return Boundary("cursor", run.run_id, cursor=cursor.value) if cursor and mine else None
     last = max((u.index for u in report.units if u.index is not None), default=None)
-    if last is None:
-        return
-    engine.state.set_verified(
-        run.export_name,
-        run.prefix,
-        Boundary("chunk", run.run_id, chunk_index=last),
-        mismatches=report.count("mismatch"),
-        unknowns=report.count("unknown"),
-    )
+    return None if last is None else Boundary("chunk", run.run_id, chunk_index=last)

@@ -97,6 +97,7 @@ class Finalizer:
     def skipped(self, reason: str) -> RunOutcome:
         """Nothing to do: the prefix stays as it is, marker and manifest included."""
         report = self._gates(())
+        self._restore_marker()
         return self._outcome(
             "skipped",
             rows=0,
@@ -107,6 +108,18 @@ class Finalizer:
             reason=reason,
             details={"quality": report.as_json(), "drift": self.drift.as_json()},
         )
+
+    def _restore_marker(self) -> None:
+        """A run that failed had taken the marker away; the folder is made exact again without its rows."""
+        data = self.store.read_bytes(names.MANIFEST, MAX_MANIFEST_BYTES)
+        if data is None or self.store.size(names.SUCCESS) is not None:
+            return
+        manifest = parse_manifest(data)
+        last = self.state.latest_run(self.export.name, prefix=self.header.prefix)
+        if last is not None and last.run_id == manifest.run_id:
+            self._clear_folder(manifest)
+            self._verify(manifest, data)
+            self.store.put_bytes(names.SUCCESS, success_body(data))
 
     def _gates(self, parts: Sequence[Part]) -> QualityReport:
         report = evaluate(self.export, parts, self.store)
@@ -212,9 +225,12 @@ class Finalizer:
                 self.store.move(item.name, f"{names.QUARANTINE}/{owned.run_id}/{item.name}")
 
     def _earlier_deltas(self) -> set[str]:
-        """Parts of earlier complete incremental runs, which this run adds to."""
+        """Parts of earlier complete incremental runs, which this run adds to: not of those repaired since."""
         known = self.state.all_part_names(self.export.name, self.header.prefix)
-        return {name for name, (_, status) in known.items() if status == "completed"}
+        replaced = self.state.replaced_runs(self.export.name) | {self.header.parent_run_id}
+        return {
+            name for name, (run, status) in known.items() if status == "completed" and run not in replaced
+        }
 
     def _verify(self, manifest: Manifest, data: bytes) -> None:
         """M5 before the marker promises it: every part is there at its size, and the manifest too."""
@@ -283,7 +299,7 @@ class Finalizer:
     def _boundary(self, extraction: Extraction, units: int) -> Boundary | None:
         if extraction.cursor_high is not None:
             return Boundary("cursor", self.header.run_id, cursor=extraction.cursor_high)
-        if self.export.mode == "chunked" and units:
+        if self.export.mode in ("chunked", "time_window") and units:
             return Boundary("chunk", self.header.run_id, chunk_index=units - 1)
         return None
 

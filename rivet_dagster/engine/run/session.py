@@ -20,7 +20,7 @@ from rivet_dagster.engine.errors import (
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.keys import window_of
-from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow, Plan
+from rivet_dagster.engine.plan.plan import CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
@@ -66,6 +66,7 @@ class Session:
         self._header: RunHeader | None = None
         self._plan: RunPlan | None = None
         self._skip_reason: str | None = None
+        self._gave_up = False
         self._cursor: CursorWindow | None = None
         self._errors: list[RivetError] = []
         self._notes: list[str] = []
@@ -91,20 +92,26 @@ class Session:
             raise UsageError("plan() comes first")
         return self._header
 
-    def plan(self, *, only: Collection[str] | None = None, fresh: bool = False) -> RunPlan:
+    def plan(
+        self, *, only: Collection[str] | None = None, fresh: bool = False, repair: bool = False
+    ) -> RunPlan:
         """Plan a run, or continue the open one. ``only``: partition keys to run; None: all outstanding.
 
+        fresh: continue nothing. repair: what the last complete run read is read again and replaced: its
+        chosen units, or everything from the start without a choice.
         Nothing is written at the destination. Raises the error tree, naming export and key.
         """
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
-            continued = self._continue_open_run(only, fresh=fresh)
-            if continued is None and only is not None:
-                continued = self._rerun_selected(only)
+            restart = repair and only is None
+            continued = self._continue_open_run(only, fresh=fresh or restart)
+            # what was chosen of an open run that is given up stands for that run, not for the one before
+            if continued is None and only is not None and (repair or not self._gave_up):
+                continued = self._rerun_selected(only, repair=repair)
             if continued is None:
-                continued = self._plan_fresh(identity)
+                continued = self._plan_fresh(identity, restart=restart)
         self._plan = continued
         fault_point("after_plan")
         return continued
@@ -247,6 +254,7 @@ class Session:
         if decision.next is Next.ABANDON:
             state.interrupt_run(run.run_id, self.keeper.lease)
             self._notes.append(f"run {run.run_id} is given up: {decision.reason}")
+            self._gave_up = True
             return None
         self._look_for_drift()
         self._header = run
@@ -264,21 +272,23 @@ class Session:
         )
         return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
-    def _rerun_selected(self, only: Collection[str]) -> RunPlan | None:
+    def _rerun_selected(self, only: Collection[str], *, repair: bool) -> RunPlan | None:
         """Units of the last complete run, done again in a new run that carries the others."""
         state = self.engine.state
-        base = state.latest_run(self.export.name, statuses=("completed",))
-        single = base is not None and base.consistency == "chunk" and base.mode not in ACCUMULATING
-        if base is None or not single or base.plan_hash != self._hash:
-            self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
-            return None
-        rows = state.units(base.run_id)
-        if not rows:
+        found = resume.repeatable(state, self.engine.store, self.export, self._hash)
+        if isinstance(found, str):
+            if repair and self.export.accumulates:  # a new run would go on after the rows in question
+                raise UsageError(f"the chosen partitions cannot be run again: {found}")
+            self._notes.append(f"the chosen partitions cannot be run alone: {found}; a new run is planned")
             return None
         self._look_for_drift()
+        base, rows, self._cursor = found.run, found.rows, found.window
         chosen = resume.select_units(rows, only)
         carried: dict[int, tuple[Part, ...]] = {r.unit.index: () for r in rows if r.unit.index not in chosen}
-        header = self._new_header(base.prefix, base.mode, base.consistency, parent=base.run_id)
+        whole = not carried and self.export.reads_one_snapshot
+        header = self._new_header(
+            base.prefix, base.mode, "snapshot" if whole else "chunk", parent=base.run_id
+        )
         state.begin_run(
             header,
             [r.unit for r in rows],
@@ -290,11 +300,12 @@ class Session:
             header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again"
         )
 
-    def _plan_fresh(self, identity: str) -> RunPlan:
+    def _plan_fresh(self, identity: str, *, restart: bool) -> RunPlan:
         state, planner = self.engine.state, self._planner
         assert planner is not None
         prefix = str(self.engine.prefix(self.export))
-        cursor = resume.cursor_to_go_on(state, self.export, prefix, f"{identity}/{planner.facts.stream}")
+        stream = f"{identity}/{planner.facts.stream}"
+        cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
         plan: Plan = plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
         self._look_for_drift()

@@ -134,6 +134,16 @@ class RunStore:
         with self._db.single() as connection:
             return {row.file_name: (row.run_id, row.status) for row in connection.execute(query)}
 
+    def replaced_runs(self, export: str) -> frozenset[str]:
+        """Runs of which a later, complete run replaced units and carried the others."""
+        query = select(chunk_run.c.parent_run_id).where(
+            chunk_run.c.export_name == export,
+            chunk_run.c.status == "completed",
+            chunk_run.c.parent_run_id.is_not(None),
+        )
+        with self._db.single() as connection:
+            return frozenset(connection.execute(query).scalars())
+
     def journal(self, run_id: str) -> tuple[JournalRow, ...]:
         """The events of a run in the order in which they were recorded."""
         query = select(run_journal).where(run_journal.c.run_id == run_id).order_by(run_journal.c.seq)

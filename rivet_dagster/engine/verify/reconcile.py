@@ -38,8 +38,16 @@ _NAMED_COLUMNS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """What stands for all units of a run together. unit None: nothing does, for the reason ``why``."""
+
+    unit: WorkUnit | None = WHOLE_TABLE
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitComparison:
-    """One unit, or the whole table when its units cannot be asked for again (index is then None).
+    """One unit, or the whole run when its units cannot be asked for again (index is then None).
 
     A count of None is not known. columns: name -> statistics that differ.
     """
@@ -130,16 +138,15 @@ def reconcile_units(
     run_id: str,
     strategy: str,
     file_format: str = "parquet",
-    whole: WorkUnit | None = WHOLE_TABLE,
+    whole: Whole | None = None,
 ) -> ReconcileReport:
     """Compare each unit's parts with the source. Reads every part once; memory is bounded by a batch.
 
-    whole: what stands for all units together when heap pages are among them, because page numbers
-    mean nothing outside the snapshot that was read; None: such a run cannot be compared.
+    whole: all units together, when the source cannot be asked for single ones again.
     Raises what ``source_aggregate`` raises; what is wrong with a part is a mismatch of its unit.
     """
     destination = _Destination(store, columns, batch_aggregate, file_format)
-    if any(entry.unit.kind is UnitKind.PAGES for entry in units):
+    if whole is not None:
         parts = [part for entry in units for part in entry.parts]
         compared = [_compare_whole(source_aggregate, whole, parts, destination)]
     else:
@@ -195,14 +202,13 @@ def _compare_unit(ask: SourceAggregate, entry: UnitParts, destination: _Destinat
 
 
 def _compare_whole(
-    ask: SourceAggregate, whole: WorkUnit | None, parts: Sequence[Part], destination: _Destination
+    ask: SourceAggregate, whole: Whole, parts: Sequence[Part], destination: _Destination
 ) -> UnitComparison:
-    if whole is None:
+    if whole.unit is None:
         rows = sum(part.rows for part in parts)
-        note = "its units were page ranges of a snapshot that is gone"
-        verdict: dict[str, Any] = {"status": "unknown", "exported_rows": rows, "note": note}
+        verdict: dict[str, Any] = {"status": "unknown", "exported_rows": rows, "note": whole.why}
     else:
-        verdict = _verdict(ask, whole, parts, destination)
+        verdict = _verdict(ask, whole.unit, parts, destination)
     return UnitComparison(None, "", "table", None, None, **verdict)
 
 
@@ -247,11 +253,11 @@ def _compared(source: Aggregates, exported: Aggregates) -> dict[str, Any]:
 
 
 __all__ = [
-    "WHOLE_TABLE",
     "BatchAggregate",
     "ReconcileReport",
     "SourceAggregate",
     "Status",
     "UnitComparison",
+    "Whole",
     "reconcile_units",
 ]

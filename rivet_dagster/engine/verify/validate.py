@@ -25,6 +25,7 @@ from rivet_dagster.engine.verify.fingerprint import (
     schema_fingerprint,
     stream_fingerprint,
 )
+from rivet_dagster.engine.verify.history import still_counted
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_SUCCESS_BYTES,
@@ -290,10 +291,11 @@ class _Validation:
     def _check_folder(self, manifest: Manifest, sizes: dict[str, int]) -> None:
         """Earlier runs that still count, and files that no manifest lists."""
         others = list(self._other_manifests(manifest, sizes))
-        replaced = {run for m in (manifest, *others) if m.additions for run in m.additions.supersedes}
-        tracked = {part.path for part in manifest.parts}
+        counted = still_counted([m for m in (*others, manifest) if m.export_name == manifest.export_name])
+        listed = [manifest, *(other for other in others if other.run_id in counted)]
+        tracked = {part.path for one in listed for part in one.parts}
         for other in others:
-            counts = _accumulates(manifest) and _accumulates(other) and other.run_id not in replaced
+            counts = other.run_id in counted
             if other.export_name == manifest.export_name and other.status == "success":
                 if not counts:
                     self._note_superseded(other, tracked, sizes)
@@ -373,11 +375,6 @@ class _ValueCheck:
             for name, value in self._expected.items()
             if name not in self._absent and value != self._sums[name]
         ]
-
-
-def _accumulates(manifest: Manifest) -> bool:
-    """Whether the run is one window of a cursor; any other run is the whole table again."""
-    return manifest.source.extraction.cursor_column is not None
 
 
 def _is_copy(name: str) -> bool:

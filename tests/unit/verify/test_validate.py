@@ -20,7 +20,8 @@ from rivet_dagster.engine.verify.report import KINDS, Depth, ValidationReport, r
 from rivet_dagster.engine.verify.validate import validate_prefix
 from tests.unit.verify.prefixes import EXPORT, Prefix, table
 
-WINDOW = Extraction("incremental", cursor_column="id", cursor_high="99")
+FIRST = Extraction("incremental", cursor_column="id", cursor_high="9")
+WINDOW = Extraction("incremental", cursor_column="id", cursor_low="9", cursor_high="99")
 
 
 @pytest.fixture
@@ -337,7 +338,7 @@ def test_what_cannot_be_read_is_unverified_and_not_wrong(
 
 def deltas(tmp_path: Path) -> Prefix:
     made = Prefix(tmp_path)
-    made.write_run([table(0, 10)], number=1, extraction=WINDOW)
+    made.write_run([table(0, 10)], number=1, extraction=FIRST)
     made.write_run([table(10, 10)], number=2, extraction=WINDOW)
     return made
 
@@ -384,6 +385,20 @@ def test_a_superseded_window_does_not_count(tmp_path: Path) -> None:
     for run in made.runs[:2]:
         (made.root / run.parts[0].path).unlink()
     assert check(made).findings == ()
+
+
+@pytest.mark.parametrize("between", [None, FIRST], ids=["pass", "cursor"])
+def test_windows_before_a_whole_pass_do_not_count_after_it(
+    tmp_path: Path, between: Extraction | None
+) -> None:
+    made = deltas(tmp_path)
+    made.write_run([table(0, 20)], number=3, extraction=between)
+    made.write_run([table(20, 10)], number=4, extraction=WINDOW if between else FIRST)
+    for run in made.runs[: 2 if between else 3]:
+        (made.root / run.parts[0].path).unlink()
+    assert check(made).findings == ()
+    (made.root / made.runs[-1].parts[0].path).unlink()
+    assert kinds(check(made, "sample")) == ["part_missing"]
 
 
 def test_a_whole_pass_after_windows_stands_alone(tmp_path: Path) -> None:

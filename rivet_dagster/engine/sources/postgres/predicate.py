@@ -129,7 +129,7 @@ def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
         case UnitKind.RANGE:
             return source, _range_condition(spec), ""
         case UnitKind.NULLS:
-            return source, f"{quote_ident(spec['column'])} IS NULL", ""
+            return source, f"{cursor_sql(spec['column'], spec.get('fallback'))} IS NULL", ""
         case UnitKind.KEY:
             return source, _bounded(spec), _order(spec)
         case UnitKind.SPAN:

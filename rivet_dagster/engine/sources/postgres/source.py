@@ -10,7 +10,13 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from rivet_dagster.engine.errors import ConfigError, EnvironmentFault, RefusalError, RivetError
+from rivet_dagster.engine.errors import (
+    ConfigError,
+    EnvironmentFault,
+    RefusalError,
+    RivetError,
+    TransientError,
+)
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.base import (
     Cursor,
@@ -25,7 +31,7 @@ from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
-from rivet_dagster.engine.sources.postgres.predicate import Origin, unit_from_where
+from rivet_dagster.engine.sources.postgres.predicate import Origin
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import (
     PostgresReader,
@@ -44,6 +50,7 @@ CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, pag
 
 _OLDEST = 120_000
 _TID_RANGE_SCAN = 140_000  # before it, a ctid range reads the whole heap
+_RECOUNTS = 3
 _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
 _ENDLESS = {"date", "timestamp", "timestamptz"}
@@ -261,17 +268,21 @@ class PostgresPlanner:
         """The ordinal of the UTC day by the source's clock."""
         return date.fromisoformat(str(self._one("SELECT (now() AT TIME ZONE 'UTC')::date"))).toordinal()
 
-    def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates:
-        """Count and statistics of the unit's rows as they are now, by the SQL that reads them (RC2)."""
-        from rivet_dagster.engine.sources.postgres.aggregate import aggregate_sql
+    def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates | None:
+        """See ``recount.recount``: the unit's rows as they are now; None when that cannot be told.
 
-        source, condition, _ = unit_from_where(unit, self.origin)
-        statement, shape = aggregate_sql(
-            columns, f"FROM {source} WHERE {condition}", encoding=self._server.encoding
+        Raises TransientError when they are rewritten (TRUNCATE, ALTER) each time they are counted.
+        """
+        from rivet_dagster.engine.sources.postgres.recount import RewrittenError, recount
+
+        for _ in range(_RECOUNTS):
+            with contextlib.suppress(RewrittenError), self._asking():
+                return recount(self._connection, unit, columns, self.origin, self._server)
+        raise TransientError(
+            "a table was rewritten, truncated or replaced each time it was compared",
+            code="RIVET_SOURCE_CONFLICT",
+            export=self._source.export,
         )
-        row = self._query(statement)
-        assert row is not None
-        return shape.read(row)
 
     def _from(self) -> str:
         return self.origin.from_sql()
