@@ -86,7 +86,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "composite unique index in its order (addition of this project).",
         "chunk_checkpoint": "Keep finished chunks of a stopped run.",
         "chunk_max_attempts": "Tries of a chunk; `max_retries` + 1 when absent. Needs `chunk_checkpoint`.",
-        "keyset_incremental": "Go on after the last key of the last run.",
+        "keyset_incremental": "Go on after the last key of the last run; "
+        "a key of several columns is compared as a row.",
         "allow_scan": "Look for bounds even where no index helps and the table is larger than 1 GiB "
         "(addition of this project).",
         "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "

@@ -19,6 +19,7 @@ from rivet_dagster.engine.errors import (
 )
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
+from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
@@ -261,7 +262,8 @@ class Session:
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
         if self.export.keyset_incremental:
-            self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
+            facts = self._planner_of_run().facts
+            self._cursor = window_of([r.unit for r in rows], cursor_of(self.export), facts)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
         outstanding = frozenset(

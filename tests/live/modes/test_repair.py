@@ -69,6 +69,8 @@ MODES = {
     "late": Mode(LATE, second=True, units=1),
     "keyset_incremental, first": Mode(KEYS, units=1),
     "keyset_incremental": Mode(KEYS, second=True, units=1),
+    "two keys, first": Mode({**KEYS, "chunk_by_key": ["a", "n"]}, units=1),
+    "two keys": Mode({**KEYS, "chunk_by_key": ["a", "n"]}, second=True, units=1),
 }
 
 

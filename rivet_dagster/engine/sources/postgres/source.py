@@ -218,12 +218,12 @@ class PostgresPlanner:
         )
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: str | None = None
+        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
     ) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
         Sampled by block, sorted by the server, so the columns' own order and collation decide.
-        ``upto``: the largest one wanted, of a key of one column.
+        ``upto``: the largest one wanted.
         """
         if ranges <= 1 or self.relation is None:
             return []
@@ -232,14 +232,19 @@ class PostgresPlanner:
         statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
-    def row_boundaries(
-        self, column: str, rows: int, after: str | None = None, upto: str | None = None
-    ) -> list[str]:
+    def counted_keys(
+        self, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]
+    ) -> list[tuple[str, ...]]:
+        """Every ``rows``-th value of a unique key in (after, upto], without the last one: exact."""
+        statement = bounds.counted_keys(self._from(), columns, rows, after, upto)
+        return [tuple(str(value) for value in row) for row in self._rows(statement)]
+
+    def row_boundaries(self, column: str, rows: int) -> list[str]:
         """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
 
-        after, upto: only rows of (after, upto]. Raises ConfigError for a type without an order.
+        Raises ConfigError for a type without an order.
         """
-        statement = bounds.counted_boundaries(self._from(), column, rows, after, upto)
+        statement = bounds.counted_boundaries(self._from(), column, rows)
         try:
             return [str(row[0]) for row in self._rows(statement)]
         except RivetError as error:
