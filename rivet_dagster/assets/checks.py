@@ -50,6 +50,10 @@ def validation_result(assets: "ExportAssets", report: "ValidationReport") -> dg.
         "bytes": report.bytes,
         "failures": len(report.failures),
         "warnings": len(report.warnings),
+        "files_untracked": report.count("untracked_object"),
+        "files_superseded": report.count("superseded_object"),
+        "files_quarantined": report.quarantined_files,
+        "bytes_quarantined": report.quarantined_bytes,
     }
     if report.findings:
         listed = [{"code": f.code, "path": f.path} for f in report.findings[:_LISTED]]

@@ -70,7 +70,7 @@ class RunOutcome:
 
     warnings: what its end found and a person should see; lines that no event told before. details:
     ``nulled`` (column -> values that the value policy replaced), ``quality`` (gates and their figures),
-    ``drift`` (columns that changed since the last complete run).
+    ``drift`` (columns that changed since the last complete run), ``folder`` (files beside the run's own).
     """
 
     status: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from rivet_dagster.engine.state.models import (
     PartRow,
     RunFinish,
     RunHeader,
+    RunStatus,
 )
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
@@ -47,6 +49,19 @@ from rivet_dagster.engine.verify.manifest_reader import parse_manifest
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Files that were in the folder beside the run's own, and are of no run that still counts.
+
+    superseded: parts of complete runs that this one replaced; orphaned: what attempts that came to
+    nothing had left. Both lie in ``_quarantine`` now. untracked: names that are not ours, left alone.
+    """
+
+    superseded: int = 0
+    orphaned: int = 0
+    untracked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +148,7 @@ class Finalizer:
     def _publish(self, manifest: Manifest, data: bytes, report: QualityReport) -> RunOutcome:
         self.store.put_bytes(names.MANIFEST, data)
         fault_point("after_manifest_update")
-        self._clear_folder(manifest)
+        cleared = self._clear_folder(manifest)
         fault_point("after_quarantine")
         self._verify(manifest, data)
         self.store.put_bytes(names.SUCCESS, success_body(data))
@@ -150,6 +165,7 @@ class Finalizer:
             "nulled": dict(figures.nulled),
             "quality": report.as_json(),
             "drift": drift.as_json(),
+            "folder": asdict(cleared),
         }
         self._complete(manifest, size, widest(known, figures.widths), details)
         fault_point("after_cursor_commit")
@@ -205,28 +221,35 @@ class Finalizer:
             cursor_high=window.high,
         )
 
-    def _clear_folder(self, manifest: Manifest) -> None:
+    def _clear_folder(self, manifest: Manifest) -> Cleared:
         """Move what killed attempts and superseded runs left to ``_quarantine``; remove torn temp files.
 
         Only names that this export's runs write are touched, and nothing is deleted that a reader
         could have taken for data.
         """
         mine = names.NameMatcher(self.export.name)
+        known = self.state.all_part_names(self.export.name, self.header.prefix)
         keep = {part.path for part in manifest.committed}
         if self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None:
-            keep |= self._earlier_deltas()  # without a lower bound it is a whole pass, which replaces them
+            # without a lower bound it is a whole pass, which replaces them
+            keep |= self._earlier_deltas(known)
+        found: Counter[str] = Counter()
         for item in list(self.store.list()):
             owned = mine.match(item.name)
-            if owned is None or item.name in keep:
+            if item.name in keep or names.is_sidecar(item.name):
                 continue
-            if owned.temporary:
+            if owned is None:
+                found["untracked"] += 1
+            elif owned.temporary:
                 self.store.delete(item.name)
             else:
+                _, status = known.get(item.name, ("", ""))
+                found["superseded" if status == "completed" else "orphaned"] += 1
                 self.store.move(item.name, f"{names.QUARANTINE}/{owned.run_id}/{item.name}")
+        return Cleared(found["superseded"], found["orphaned"], found["untracked"])
 
-    def _earlier_deltas(self) -> set[str]:
+    def _earlier_deltas(self, known: Mapping[str, tuple[str, RunStatus]]) -> set[str]:
         """Parts of earlier complete incremental runs, which this run adds to: not of those repaired since."""
-        known = self.state.all_part_names(self.export.name, self.header.prefix)
         replaced = self.state.replaced_runs(self.export.name) | {self.header.parent_run_id}
         return {
             name for name, (run, status) in known.items() if status == "completed" and run not in replaced

@@ -42,9 +42,6 @@ from rivet_dagster.engine.verify.report import Depth, Finding, ValidationReport
 History = Literal["presence", "full"]
 
 _BLOCK: Final = 1 << 20
-_COPY_PREFIX: Final = "manifest-"
-_COPY_SUFFIX: Final = ".json"
-_PROBES: Final = (".rivet_doctor_probe", ".rivet_probe")
 
 
 def validate_prefix(
@@ -84,6 +81,7 @@ class _Validation:
     verified: int = 0
     failed: int = 0
     md5_verified: int = 0
+    quarantined: tuple[int, int] = (0, 0)
 
     def report(self, prefix: str) -> ValidationReport:
         inconsistent = any(f.kind == "manifest_self_inconsistent" for f in self.findings)
@@ -102,6 +100,8 @@ class _Validation:
             manifest_self_consistent=self.manifest is not None and not inconsistent,
             rows=self.manifest.row_count if self.manifest else 0,
             bytes=sum(p.size_bytes for p in self.manifest.committed) if self.manifest else 0,
+            quarantined_files=self.quarantined[0],
+            quarantined_bytes=self.quarantined[1],
             findings=tuple(self.findings),
         )
 
@@ -199,6 +199,8 @@ class _Validation:
 
     def _list(self) -> dict[str, int] | None:
         try:
+            aside = [item.size for item in self.store.list_quarantine()]
+            self.quarantined = len(aside), sum(aside)
             return {item.name: item.size for item in self.store.list()}
         except RivetError as error:
             self._note("list_error", error=error.code)
@@ -303,7 +305,7 @@ class _Validation:
                     self._check_parts(other, sizes, full=self._reads_history, run=other.run_id)
             tracked |= {part.path for part in other.parts}
         for name in sorted(sizes.keys() - tracked):
-            if not _is_sidecar(name):
+            if not names.is_sidecar(name):
                 self._note("untracked_object", key=name, size_bytes=sizes[name])
 
     def _note_superseded(self, other: Manifest, tracked: set[str], sizes: dict[str, int]) -> None:
@@ -320,7 +322,7 @@ class _Validation:
     def _other_manifests(self, manifest: Manifest, sizes: dict[str, int]) -> Iterator[Manifest]:
         own = names.manifest_copy(manifest.run_id)
         for name in sorted(sizes):
-            if name != own and _is_copy(name):
+            if name != own and names.is_manifest_copy(name):
                 data = self._read_manifest(name)
                 parsed = None if data is None else self._parse(name, data)
                 if parsed is not None:
@@ -375,18 +377,6 @@ class _ValueCheck:
             for name, value in self._expected.items()
             if name not in self._absent and value != self._sums[name]
         ]
-
-
-def _is_copy(name: str) -> bool:
-    return name.startswith(_COPY_PREFIX) and name.endswith(_COPY_SUFFIX) and "/" not in name
-
-
-def _is_sidecar(name: str) -> bool:
-    return (
-        name in {names.MANIFEST, names.SUCCESS}
-        or _is_copy(name)
-        or name.startswith((f"{names.QUARANTINE}/", *_PROBES))
-    )
 
 
 __all__ = ["Depth", "Finding", "History", "ValidationReport", "validate_prefix"]

@@ -179,3 +179,19 @@ def test_a_validation_before_the_first_run_fails_with_what_to_do(project: Projec
     result = project.run("validate_orders")
     assert not result.success
     assert failure_of(result)[0]["code"] == "RIVET_CONFIG_INVALID"
+
+
+def test_files_beside_the_runs_own_are_counted_in_its_metadata_and_in_the_check(project: Project) -> None:
+    first = project.run("export_orders")
+    (table,) = project.materialized(first, ORDERS)
+    assert not [key for key in table.metadata if key.startswith("files_")]
+    (project.out / "orders" / "notes.txt").write_text("somebody's")
+    second = project.run("export_orders")
+    (table,) = project.materialized(second, ORDERS)
+    metadata = plain(table.metadata)
+    assert (metadata["files_superseded"], metadata["files_untracked"]) == (6, 1)
+    assert "files_orphaned" not in metadata
+    check = plain(evaluation(second, "validate").metadata)
+    assert (check["files_untracked"], check["files_superseded"], check["files_quarantined"]) == (1, 0, 6)
+    aside = (project.out / "orders" / "_quarantine").rglob("*.parquet")
+    assert check["bytes_quarantined"] == sum(path.stat().st_size for path in aside)

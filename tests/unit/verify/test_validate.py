@@ -62,6 +62,7 @@ def test_an_intact_prefix_passes_at_every_depth(prefix: Prefix, depth: Depth, pa
             "depth_level": depth,
             "run_id": prefix.runs[0].run_id,
         },
+        "quarantine": {"files": 0, "bytes": 0},
     }
 
 
