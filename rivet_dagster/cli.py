@@ -141,14 +141,23 @@ def validate(
     _each(path, params, exports, act)
 
 
+_RECONCILE_DEPTH = click.option(
+    "--depth", type=click.Choice(["sums", "rows"]), default="sums", show_default=True,
+    help="sums: counts, and sums and bounds of columns; rows: also a hash of every row.",
+)  # fmt: skip
+
+
 @cli.command()
 @_config_options
+@_RECONCILE_DEPTH
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: bool) -> None:
+def reconcile(
+    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], as_json: bool
+) -> None:
     """Compare the last complete runs with the source, unit by unit."""
 
     def act(engine: Engine, name: str) -> None:
-        report = engine.reconcile(name)
+        report = engine.reconcile(name, depth=depth)
         line = f"{name}: {report.status}, {report.count('match')} of {len(report.units)} partitions match"
         click.echo(json.dumps(report.as_json()) if as_json else line)
         report.raise_if_mismatch()
@@ -158,13 +167,16 @@ def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: boo
 
 @cli.command()
 @_config_options
+@_RECONCILE_DEPTH
 @click.option("--execute", is_flag=True, help="Run the units again; without it, only say which.")
-def repair(path: str, exports: tuple[str, ...], params: Options, execute: bool) -> None:
+def repair(
+    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], execute: bool
+) -> None:
     """Reconcile, then run again what differs. A dry run unless told to execute."""
     from rivet_dagster.engine.verify.repair import plan_repair
 
     def act(engine: Engine, name: str) -> None:
-        wanted = plan_repair(engine.reconcile(name))
+        wanted = plan_repair(engine.reconcile(name, depth=depth))
         click.echo(json.dumps(wanted.as_json()))
         if not execute or not (wanted.actions or wanted.fresh_run):
             return

@@ -1,6 +1,7 @@
 """Asset checks: ``validate`` (files against manifest) and ``reconcile`` (source against files)."""
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -27,6 +28,19 @@ _SEVERITY = {
     "unknown": dg.AssetCheckSeverity.WARN,
     "mismatch": dg.AssetCheckSeverity.ERROR,
 }
+
+
+class RowDepth(Enum):
+    """What ``reconcile`` compares: counts and sums of columns, or also a hash of every row."""
+
+    sums = "sums"
+    rows = "rows"
+
+
+class ReconcileConfig(dg.Config):
+    """depth: ``rows`` also sees cells that changed places; it reads row by row, so it takes longer."""
+
+    depth: RowDepth = RowDepth.sums
 
 
 def validate_spec(table: dg.AssetKey) -> dg.AssetCheckSpec:
@@ -90,9 +104,9 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=assets.names.reconcile_op, specs=specs, can_subset=True, pool=assets.pool)
     def reconcile(
-        context: dg.AssetCheckExecutionContext, rivet: RivetResource
+        context: dg.AssetCheckExecutionContext, config: ReconcileConfig, rivet: RivetResource
     ) -> Iterator[dg.AssetCheckResult]:
-        report = _reconcile(context, assets, rivet)
+        report = _reconcile(context, assets, rivet, config.depth)
         _log_chunks(context, assets, report)
         for key in context.selected_asset_check_keys:
             yield _summary(key, report)
@@ -102,11 +116,14 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
 
 
 def _reconcile(
-    context: dg.AssetCheckExecutionContext, assets: "ExportAssets", rivet: RivetResource
+    context: dg.AssetCheckExecutionContext,
+    assets: "ExportAssets",
+    rivet: RivetResource,
+    depth: RowDepth,
 ) -> "ReconcileReport":
     try:
         with rivet.engine(assets.config) as engine:
-            return engine.reconcile(assets.export.name)
+            return engine.reconcile(assets.export.name, depth=depth.value)
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = as_rivet_error(error)
     tell(caught)
@@ -165,7 +182,12 @@ def _summary(key: dg.AssetCheckKey, report: "ReconcileReport") -> dg.AssetCheckR
         check_name=key.name,
         passed=report.status == "match",
         severity=_SEVERITY[report.status],
-        metadata={**_counts(report.units), "run_id": report.run_id, "strategy": report.strategy},
+        metadata={
+            **_counts(report.units),
+            "run_id": report.run_id,
+            "strategy": report.strategy,
+            "depth": report.depth,
+        },
     )
 
 

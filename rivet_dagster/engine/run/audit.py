@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
@@ -12,9 +15,12 @@ from rivet_dagster.engine.run.drift import Drift, schema_drift
 from rivet_dagster.engine.run.figures import total
 from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.postgres import aggregate
+from rivet_dagster.engine.sources.postgres.rowhash import hashable
 from rivet_dagster.engine.state.models import Boundary, RunHeader
+from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.verify.manifest import UnitParts
-from rivet_dagster.engine.verify.reconcile import ReconcileReport, Whole, reconcile_units
+from rivet_dagster.engine.verify.part_reader import csv_types
+from rivet_dagster.engine.verify.reconcile import ReconcileDepth, ReconcileReport, Whole, reconcile_units
 from rivet_dagster.engine.verify.report import Depth, ValidationReport
 from rivet_dagster.engine.verify.validate import validate_prefix
 
@@ -30,7 +36,7 @@ def latest_complete(engine: Engine, name: str) -> RunHeader:
     return run
 
 
-def reconcile(engine: Engine, name: str) -> ReconcileReport:
+def reconcile(engine: Engine, name: str, *, depth: ReconcileDepth = "sums") -> ReconcileReport:
     """Compare the last complete run with the source as it is now, unit by unit (RC1 to RC6).
 
     Units that mean nothing by themselves any more, e.g. heap pages of a snapshot, are compared as one.
@@ -43,20 +49,30 @@ def reconcile(engine: Engine, name: str) -> ReconcileReport:
     replaced = total(row.stats for row in engine.state.parts(run.run_id)).nulled
     with source.planner(snapshot=False) as planner:
         columns = tuple(c for c in planner.facts.columns if c.name not in replaced)
+        hashed = _hashed(columns, planner.encoding, export.format) if depth == "rows" else []
         report = reconcile_units(
-            lambda unit: planner.aggregate(unit, columns),
+            lambda unit: planner.aggregate(unit, columns, hashed),
             _units(engine, run),
             engine.store(run.prefix),
             columns,
-            batch_aggregate=aggregate.aggregate_arrow,
+            batch_aggregate=partial(aggregate.aggregate_arrow, digest=hashed),
             export_name=name,
             run_id=run.run_id,
             strategy=run.mode,
             file_format=export.format,
             whole=_whole(engine, run),
         )
+    if depth == "rows":
+        left_out = tuple(c.name for c in columns if c.name not in hashed)
+        report = replace(report, depth=depth, not_hashed=left_out)
     _verified(engine, run, report)
     return report
+
+
+def _hashed(columns: Sequence[Column], encoding: str, file_format: str) -> list[str]:
+    """Columns that the hash of a row covers: of CSV those that read back as what they are."""
+    names = hashable(columns, encoding)
+    return names if file_format == "parquet" else [name for name in names if name in csv_types(columns)]
 
 
 def validate(engine: Engine, name: str, *, depth: Depth = "full") -> ValidationReport:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig, RivetConfig
     from rivet_dagster.engine.run.drift import Drift
     from rivet_dagster.engine.run.quality import QualityReport
-    from rivet_dagster.engine.verify.reconcile import ReconcileReport
+    from rivet_dagster.engine.verify.reconcile import ReconcileDepth, ReconcileReport
     from rivet_dagster.engine.verify.report import Depth, ValidationReport
 
 
@@ -98,11 +98,11 @@ class Engine:
     def lease_key(self, name: str) -> str:
         return f"chunk-run:{name}"
 
-    def reconcile(self, name: str) -> ReconcileReport:
+    def reconcile(self, name: str, *, depth: ReconcileDepth = "sums") -> ReconcileReport:
         """See ``audit.reconcile``."""
         from rivet_dagster.engine.run import audit
 
-        return audit.reconcile(self, name)
+        return audit.reconcile(self, name, depth=depth)
 
     def validate(self, name: str, *, depth: Depth = "full") -> ValidationReport:
         """See ``audit.validate``."""

@@ -4,8 +4,9 @@ A count is not enough: a column that came out as NULL, or with other values, has
 column's NULLs, bounds and sum are compared too, where they mean the same on both sides. The report
 names columns and statistics that differ; the values themselves stay out of it.
 
-Statistics do not see values that changed rows, or changes that cancel in a sum between its bounds.
-Files that differ from what was read are ``validate``'s to find: it compares hashes of the cells.
+Statistics do not see values that changed rows, or changes that cancel in a sum between its bounds; at
+depth ``rows`` a digest of whole rows does. Files that differ from what was read are ``validate``'s to
+find: it compares hashes of the cells.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from rivet_dagster.engine.verify.manifest import UnitParts
 from rivet_dagster.engine.verify.part_reader import csv_batches, csv_types, parquet_batches
 
 Status = Literal["match", "mismatch", "unknown"]
+#: sums: rows, and for each column a few statistics. rows: also a hash of each row as a whole.
+ReconcileDepth = Literal["sums", "rows"]
 
 #: Asks the source for a unit's statistics; None when it cannot say.
 SourceAggregate = Callable[[WorkUnit], Aggregates | None]
@@ -81,12 +84,14 @@ class UnitComparison:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileReport:
-    """All comparisons of one run, in plan order."""
+    """All comparisons of one run, in plan order. not_hashed: columns outside the hash at depth ``rows``."""
 
     export_name: str
     run_id: str
     strategy: str
     units: tuple[UnitComparison, ...]
+    depth: ReconcileDepth = "sums"
+    not_hashed: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -104,6 +109,8 @@ class ReconcileReport:
             "export_name": self.export_name,
             "run_id": self.run_id,
             "strategy": self.strategy,
+            "depth": self.depth,
+            "columns_not_hashed": list(self.not_hashed),
             "partitions": [unit.as_json() for unit in self.units],
             "summary": {
                 "total_partitions": len(self.units),
@@ -174,7 +181,7 @@ class _Destination:
         nulls = dict.fromkeys((c.name for c in self.columns if c.name not in typed), 0)
         found = self.aggregate(self._csv(parts, typed, nulls), exact)
         counted = {name: ColumnAggregate({"nulls": count}) for name, count in nulls.items()}
-        return Aggregates(found.rows, {**found.columns, **counted})
+        return Aggregates(found.rows, {**found.columns, **counted}, found.digest)
 
     def _parquet(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         names = [column.name for column in self.columns]
@@ -247,6 +254,9 @@ def _compared(source: Aggregates, exported: Aggregates) -> dict[str, Any]:
         listed = "; ".join(f"{name}: {', '.join(what)}" for name, what in columns[:_NAMED_COLUMNS])
         more = f"; and {len(columns) - _NAMED_COLUMNS} more" if len(columns) > _NAMED_COLUMNS else ""
         notes.append(f"columns that differ: {listed}{more}")
+    digests = {source.digest, exported.digest} - {None}
+    if not notes and len(digests) > 1:
+        notes.append("the sums agree and the rows differ: cells changed places, or changes cancel out")
     if not notes:
         return {"status": "match", **counts}
     return {"status": "mismatch", **counts, "note": "; ".join(notes), "columns": columns}
@@ -254,6 +264,7 @@ def _compared(source: Aggregates, exported: Aggregates) -> dict[str, Any]:
 
 __all__ = [
     "BatchAggregate",
+    "ReconcileDepth",
     "ReconcileReport",
     "SourceAggregate",
     "Status",

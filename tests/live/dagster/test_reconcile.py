@@ -57,6 +57,24 @@ def test_a_difference_is_an_error_of_its_chunk_and_of_the_table(project: Project
     }
 
 
+def test_cells_that_changed_places_are_found_at_depth_rows(project: Project) -> None:
+    assert project.run("export_orders").success
+    project.db.execute(
+        "UPDATE orders SET note = o.note FROM orders o"
+        " WHERE orders.id IN (210, 220) AND o.id = 430 - orders.id"
+    )
+    assert reconcile(project)["passed"]
+    deep = {"ops": {"rivet_reconcile__orders": {"config": {"depth": "rows"}}}}
+    result = project.run("reconcile_orders", config=deep)
+    (check,) = [e for e in result.get_asset_check_evaluations() if e.check_name == "reconcile"]
+    metadata = plain(check.metadata)
+    assert (check.passed, metadata["mismatch"], metadata["depth"]) == (False, 1, "rows")
+    assert repair(project)[1]["status"] == "nothing_to_repair"
+    _, plan = repair(project, depth="rows", execute=True)
+    assert plan["partition_keys"] == [GRID[2]]
+    assert reconcile(project)["passed"]
+
+
 def test_repair_is_dry_until_told_otherwise_and_then_heals(project: Project) -> None:
     assert project.run("export_orders").success
     project.db.execute("DELETE FROM orders WHERE id = 250")

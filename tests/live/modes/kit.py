@@ -24,7 +24,7 @@ from rivet_dagster.engine.run.engine import Engine
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES, Manifest
 from rivet_dagster.engine.verify.manifest_reader import parse_manifest
-from rivet_dagster.engine.verify.reconcile import ReconcileReport
+from rivet_dagster.engine.verify.reconcile import ReconcileDepth, ReconcileReport
 from rivet_dagster.engine.verify.repair import plan_repair
 from rivet_dagster.engine.verify.report import ValidationReport
 from tests.services.postgres import TestDatabase
@@ -120,18 +120,18 @@ class Project:
     def reconcile(self) -> str:
         return self.reconciled().status
 
-    def reconciled(self) -> ReconcileReport:
+    def reconciled(self, depth: ReconcileDepth = "sums") -> ReconcileReport:
         with self.engine() as engine:
-            return engine.reconcile("o")
+            return engine.reconcile("o", depth=depth)
 
     def validate(self) -> ValidationReport:
         with self.engine() as engine:
             return engine.validate("o")
 
-    def repair(self) -> Ran:
+    def repair(self, depth: ReconcileDepth = "sums") -> Ran:
         """Run again what a reconcile finds wrong, as the repair job does."""
         with self.engine() as engine:
-            wanted = plan_repair(engine.reconcile("o"))
+            wanted = plan_repair(engine.reconcile("o", depth=depth))
             assert wanted.actions or wanted.fresh_run
             only = None if wanted.fresh_run else wanted.partitions
             with engine.session("o", holder="repair", lock_wait=0) as session:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ def recount(
     columns: tuple[Column, ...],
     origin: Origin,
     server: ServerFacts,
+    digest: Sequence[str] = (),
 ) -> Aggregates | None:
     """Count and statistics of the unit's rows as they are now, by the SQL that reads them.
 
@@ -42,7 +43,9 @@ def recount(
             return None
         unit = replace(unit, spec={**unit.spec, "versions": now})
     source, condition, _ = unit_from_where(unit, origin)
-    statement, shape = aggregate_sql(columns, f"FROM {source} WHERE {condition}", encoding=server.encoding)
+    statement, shape = aggregate_sql(
+        columns, f"FROM {source} WHERE {condition}", encoding=server.encoding, digest=digest
+    )
     row = connection.execute(statement.encode()).fetchone()
     rewritten = connection.execute(REWRITTEN.encode()).fetchone()
     assert row is not None

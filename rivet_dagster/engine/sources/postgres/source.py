@@ -273,7 +273,13 @@ class PostgresPlanner:
         """The ordinal of the UTC day by the source's clock."""
         return date.fromisoformat(str(self._one("SELECT (now() AT TIME ZONE 'UTC')::date"))).toordinal()
 
-    def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates | None:
+    @property
+    def encoding(self) -> str:
+        return self._server.encoding
+
+    def aggregate(
+        self, unit: WorkUnit, columns: tuple[Column, ...], digest: Sequence[str] = ()
+    ) -> Aggregates | None:
         """See ``recount.recount``: the unit's rows as they are now; None when that cannot be told.
 
         Raises TransientError when they are rewritten (TRUNCATE, ALTER) each time they are counted.
@@ -282,7 +288,7 @@ class PostgresPlanner:
 
         for _ in range(_RECOUNTS):
             with contextlib.suppress(RewrittenError), self._asking():
-                return recount(self._connection, unit, columns, self.origin, self._server)
+                return recount(self._connection, unit, columns, self.origin, self._server, digest)
         raise TransientError(
             "a table was rewritten, truncated or replaced each time it was compared",
             code="RIVET_SOURCE_CONFLICT",
