@@ -93,7 +93,7 @@ def _linear(costs: dict[int, list[Cost]], key: str) -> bool:
     spread = max(slopes) / min(slopes) - 1
     met = spread <= LINEAR_WITHIN
     text = ", ".join(f"{slope:.3f}" for slope in slopes)
-    print(f"{key}: {text} s per million rows, {spread:+.1%}  <= {LINEAR_WITHIN:.0%}  {_verdict(met)}")
+    print(f"{key}: {text} s per million rows, {spread:+.1%}  <= {LINEAR_WITHIN:.0%}  {verdict(met)}")
     return met
 
 
@@ -101,7 +101,7 @@ def _flat(costs: dict[int, list[Cost]]) -> bool:
     peaks = [_median(found, "peak_mb") for found in costs.values()]
     growth = peaks[-1] / peaks[1] - 1
     met = growth <= LINEAR_WITHIN
-    print(f"peak memory from 5 to 20 million rows: {growth:+.1%}  <= {LINEAR_WITHIN:.0%}  {_verdict(met)}")
+    print(f"peak memory from 5 to 20 million rows: {growth:+.1%}  <= {LINEAR_WITHIN:.0%}  {verdict(met)}")
     return met
 
 
@@ -140,7 +140,7 @@ def _share(what: str, found: dict[str, list[float]]) -> bool:
     print(
         f"engine overhead at 1 million rows a unit, {what}: bare {bare:.2f} s, engine {unchecked:.2f} s, "
         f"with the value checksum {whole:.2f} s; engine's share {share:.1%}  <= {SHARE_TARGET:.0%}  "
-        f"{_verdict(met)}"
+        f"{verdict(met)}"
     )
     return met
 
@@ -221,10 +221,7 @@ def _threads(count: int, target: Callable[[], None]) -> None:
 
 def _first_row(work: Path, dsn: str, level: int, runs: int) -> bool:
     """From the start of a process to the end of an export of one row: more than the time to its first row."""
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("create table if not exists bench_row as select * from bench_narrow limit 1")
-        conn.execute("analyze bench_row")
-    table = Table("bench_row", "", "", 1, "id", "id")
+    table = one_row(dsn)
     server = Server(dsn)
     costs = [_export(work, dsn, table, level, server) for _ in range(runs + 1)][1:]
     server.close()
@@ -232,10 +229,18 @@ def _first_row(work: Path, dsn: str, level: int, runs: int) -> bool:
     met = wall <= FIRST_ROW_S
     print(
         f"a whole run over one row, imports included: wall {wall:.2f} s, "
-        f"client CPU {cpu:.2f} s  <= {FIRST_ROW_S:.1f} s  {_verdict(met)}"
+        f"client CPU {cpu:.2f} s  <= {FIRST_ROW_S:.1f} s  {verdict(met)}"
     )
     return met
 
 
-def _verdict(met: bool) -> str:
+def one_row(dsn: str) -> Table:
+    """A table of one row of ``narrow``; makes it."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("create table if not exists bench_row as select * from bench_narrow limit 1")
+        conn.execute("analyze bench_row")
+    return Table("bench_row", "", "", 1, "id", "id")
+
+
+def verdict(met: bool) -> str:
     return "PASS" if met else "FAIL"

@@ -1,8 +1,8 @@
 """Measure the whole product against other tools on three tables, interleaved, and hold it to its targets.
 
 ``python -m benchmarks.run`` starts a private PostgreSQL (or takes ``BENCH_DSN``), builds the tables once,
-and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity`` and
-``--overhead`` are measurements of ours alone.
+and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity``,
+``--overhead`` and ``--dagster`` are measurements of ours alone.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks import overhead
+from benchmarks import figures, overhead
 from benchmarks.compare import compare, files
+from benchmarks.dagster_runs import dagster_runs
 from benchmarks.load import TABLES, Table, ensure
 from benchmarks.meter import Cost, Server, measure
 from benchmarks.report import Run, findings, markdown, table_lines
 from benchmarks.server import server
-from benchmarks.tools import CORE, OURS, TOOLS, Job, Tool
+from benchmarks.tools import CORE, MODES, OURS, TOOLS, Job, Tool
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "latest.json"
 DOCUMENT = REPOSITORY / "docs" / "performance.md"
+SETS = {"core": CORE, "modes": MODES}
 MARKERS = ("<!-- figures: begin -->", "<!-- figures: end -->")
 
 
@@ -40,7 +42,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--tables", default="narrow,wide,lineitem")
     parser.add_argument(
-        "--tools", default="", help="names, comma separated; default: all. 'core': what targets need"
+        "--tools",
+        default="",
+        help="names with commas; default: all; 'core': what targets need, 'modes': each mode of ours too",
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--level", type=int, default=3, help="zstd level of every tool that writes")
@@ -50,6 +54,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--overhead", action="store_true", help="what state, manifest and checks cost; start-up"
     )
+    parser.add_argument("--dagster", action="store_true", help="memory and start-up as a Dagster job")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rivet-dagster-bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--document", action="store_true", help="put the figures into docs/performance.md")
@@ -57,8 +62,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(args: argparse.Namespace) -> list[Tool]:
-    if args.quick or args.tools == "core":
-        return [TOOLS[name] for name in CORE]
+    if args.quick or args.tools in SETS:
+        return [TOOLS[name] for name in SETS[args.tools or "core"]]
     names = [name.strip() for name in args.tools.split(",") if name.strip()] or list(TOOLS)
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
@@ -92,7 +97,7 @@ class Bench:
         shutil.rmtree(self.work / "runs", ignore_errors=True)
         last: dict[str, Path] = {}
         for number in range(rounds + 1):
-            for tool in [tool for tool in tools if tool.suits(table)]:
+            for tool in tools:
                 cost, out = self.once(name, tool, table, number=number)
                 if number and not cost.exit_code:
                     self.runs.append(record(name, tool, cost, out, number))
@@ -148,6 +153,8 @@ def main(argv: list[str] | None = None) -> int:
             return overhead.linearity(args.work, dsn, args.level, args.runs)
         if args.overhead:
             return overhead.shares(args.work, dsn, args.level, args.runs)
+        if args.dagster:
+            return dagster_runs(args.work, dsn, args.level, args.runs)
         return peers(args, dsn)
 
 
@@ -158,10 +165,7 @@ def document(runs: list[Run], level: int, load: float) -> None:
         f"Median of {rounds} interleaved runs after a warm-up, every tool at zstd {level}, {os.cpu_count()} "
         f"cores shared with the server, load {load:.1f} at the start."
     )
-    text = DOCUMENT.read_text()
-    before, rest = text.split(MARKERS[0], 1)
-    after = rest.split(MARKERS[1], 1)[1]
-    DOCUMENT.write_text(f"{before}{MARKERS[0]}\n{markdown(runs, heading)}\n{MARKERS[1]}{after}")
+    figures.put_between(DOCUMENT, MARKERS, markdown(runs, heading))
 
 
 def peers(args: argparse.Namespace, dsn: str) -> int:

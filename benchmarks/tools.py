@@ -10,6 +10,8 @@ from pathlib import Path
 from benchmarks.load import Table
 
 OURS = "rivet_dagster"
+RANGE, KEYSET, SNAPSHOT = f"{OURS} range", f"{OURS} keyset", f"{OURS} range, one snapshot"
+EVERYTHING = f"{OURS} everything on"
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,6 @@ class Tool:
     settings: str
     command: Callable[[Job], list[str]]
     writes: bool = True
-    unique_key: bool = False  # only for tables whose key column alone is the primary key
-
-    def suits(self, table: Table) -> bool:
-        return not self.unique_key or table.key == table.primary_key
 
 
 SOURCE = """\
@@ -73,7 +71,9 @@ def _config(job: Job, head: str, mode: str, parallel: int, extra: tuple[str, ...
 
 def _ours(mode: str, *extra: str, parallel: int = 2) -> Callable[[Job], list[str]]:
     def command(job: Job) -> list[str]:
-        lines = tuple(line.format(key=job.table.key) for line in extra)
+        key, primary = job.table.key, job.table.primary_key
+        names = {"key": key, "primary_key": primary, "unique": key if key == primary else ""}
+        lines = tuple(line.format(**names) for line in extra)
         config = _config(job, "  environment: local\n", mode, parallel, lines)
         return [sys.executable, "-m", "rivet_dagster.cli", "run", "-c", str(config), "-e", job.table.name]
 
@@ -115,18 +115,34 @@ TOOLS: dict[str, Tool] = {
         Tool("connectorx", "arrow_stream, 2 partitions", _peer("connectorx_stream", key=True)),
         Tool("rivet-cli full", "profile fast, 1 connection", _rivet_single),
         Tool(
-            f"{OURS} chunked",
+            RANGE,
             "8 key ranges, parallel 2",
             _ours("chunked", "chunk_column: {key}", "chunk_count: 8"),
         ),
         Tool(
-            f"{OURS} keyset",
-            "keyset pages, parallel 2",
-            _ours("chunked", "chunk_by_key: {key}", "chunk_size: 250000"),
-            unique_key=True,
+            KEYSET,
+            "ranges of the primary key in its own order, parallel 2",
+            _ours("chunked", "chunk_by_key: [{primary_key}]"),
+        ),
+        Tool(
+            SNAPSHOT,
+            "8 key ranges under one snapshot, parallel 2",
+            _ours("chunked", "chunk_column: {key}", "chunk_count: 8", "consistency: snapshot"),
+        ),
+        Tool(
+            EVERYTHING,
+            "mode full with value checksums, row hash and quality gates",
+            _ours(
+                "full",
+                "meta_columns: {{ row_hash: true }}",
+                "quality: {{ row_count_min: 1, unique_columns: [{unique}], "
+                "null_ratio_max: {{ {key}: 0.5 }} }}",
+            ),
         ),
         Tool(f"{OURS} single", "mode full, parallel 1", _ours("full", parallel=1)),
     )
 }
 #: what the table of targets needs
 CORE = (OURS, "rivet-cli chunked parallel", "duckdb postgres_scanner", "copy to nowhere")
+#: the same targets in other modes, and what every check together costs
+MODES = (*CORE, RANGE, KEYSET, SNAPSHOT, EVERYTHING)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -54,8 +56,9 @@ class Bucket:
     def metadata(self, *, run_id: str, prefix_uri: str) -> dict[str, Any]:
         """Of the partition's materialization. seconds: summed over units, not wall time."""
         uri = prefix_uri
-        if len(self.paths) == 1:
-            uri = f"{prefix_uri.rstrip('/')}/{self.paths[0]}"
+        below = self.paths[0] if len(self.paths) == 1 else posixpath.commonpath(self.paths or [""])
+        if below:  # the file, or the folder that all of them lie in
+            uri = f"{prefix_uri.rstrip('/')}/{quote(below, safe='/=')}"
         metadata: dict[str, Any] = {
             "dagster/partition_row_count": self.rows,
             "dagster/uri": uri,
@@ -109,7 +112,7 @@ def column_schema(columns: Sequence[Column]) -> dg.TableSchema:
                 name=column.name,
                 type=str(column.arrow),
                 description=f"source type {column.native_type}, fidelity {column.fidelity}",
-                constraints=dg.TableColumnConstraints(nullable=column.nullable),
+                constraints=dg.TableColumnConstraints(nullable=not column.required),
             )
             for column in columns
         ]

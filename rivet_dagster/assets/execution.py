@@ -23,9 +23,11 @@ from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, tab
 from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell, worst
 from rivet_dagster.assets.gates import gate_results
 from rivet_dagster.assets.naming import DRIFT, QUALITY, VALIDATE
+from rivet_dagster.assets.partitions import is_window
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import holder_of
 from rivet_dagster.engine.errors import RivetError, as_rivet_error
+from rivet_dagster.engine.names import NULL_KEY
 from rivet_dagster.engine.redact import redact
 
 if TYPE_CHECKING:
@@ -77,12 +79,16 @@ def run_export(
 
 
 def _requested(context: dg.AssetExecutionContext, assets: ExportAssets) -> list[str] | None:
-    """Selected partitions of the chunk asset, or None in table mode."""
-    if assets.chunks_key not in context.selected_asset_keys:
+    """Selected partitions of the chunk asset, with rows without a time if selected; None in table mode."""
+    selected = context.selected_asset_keys
+    found: list[str] = []
+    if assets.chunks_key in selected and (context.has_partition_key or context.has_partition_key_range):
+        found.extend(context.partition_keys)
+    elif assets.table_key in selected:
         return None
-    if not (context.has_partition_key or context.has_partition_key_range):
-        return None
-    return list(context.partition_keys)
+    if assets.nulls is not None and assets.nulls.key in selected:
+        found.append(NULL_KEY)
+    return found or None
 
 
 @dataclass
@@ -178,8 +184,14 @@ class ExportRun:
             yield from self._finish(session, plan)
 
     def _register(self, plan: RunPlan) -> None:
-        partitions = list(plan.partitions)
-        self.context.instance.add_dynamic_partitions(self.assets.partitions.name or "", partitions)
+        partitions, known = list(plan.partitions), self.assets.partitions
+        if isinstance(known, dg.DynamicPartitionsDefinition):
+            self.context.instance.add_dynamic_partitions(known.name or "", partitions)
+        elif outside := [key for key in partitions if key != NULL_KEY and not is_window(known, key)]:
+            self.context.log.info(
+                f"{len(outside)} partitions lie before or after the asset's time partitions ({outside[0]} to "
+                f"{outside[-1]}): they are exported, and not shown one by one"
+            )
         how = "resumed" if plan.resumed else "planned"
         self.context.log.info(
             f"run {plan.run_id} {how}: {len(plan.units)} units in {len(partitions)} partitions, "
@@ -209,8 +221,14 @@ class ExportRun:
         return self.requested is None or partition in self.requested
 
     def _log_chunk(self, bucket: Bucket, metadata: dict[str, Any]) -> None:
-        key = self.assets.chunks_key
-        self.context.log_event(dg.AssetMaterialization(key, partition=bucket.key, metadata=metadata))
+        assets = self.assets
+        if is_window(assets.partitions, bucket.key):
+            event = dg.AssetMaterialization(assets.chunks_key, partition=bucket.key, metadata=metadata)
+        elif bucket.key == NULL_KEY and assets.nulls is not None:
+            event = dg.AssetMaterialization(assets.nulls.key, metadata=metadata)
+        else:
+            return  # of a time before or after all windows
+        self.context.log_event(event)
 
     def _mark_failed(self, plan: RunPlan) -> None:
         """Let failed chunks show as Failed. Range mode needs nothing: its partitions were planned."""
@@ -224,7 +242,7 @@ class ExportRun:
             job_name=self.context.job_name,
             step_key=self.context.get_step_execution_context().step.key,
             asset_key=self.assets.chunks_key,
-            partitions=self.failed,
+            partitions=[key for key in self.failed if is_window(self.assets.partitions, key)],
         )
 
     def _finish(self, session: Session, plan: RunPlan) -> Iterator[StepResult]:

@@ -1,4 +1,4 @@
-"""One export -> one multi_asset with two specs: the table and its chunks."""
+"""One export -> one multi_asset: the table, its chunks, and rows that no window of time holds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ from rivet_dagster.assets.checks import validate_spec
 from rivet_dagster.assets.execution import StepResult, run_export
 from rivet_dagster.assets.gates import gate_specs
 from rivet_dagster.assets.naming import RECONCILE, VALIDATE, ExportNames
+from rivet_dagster.assets.partitions import chunk_partitions
 from rivet_dagster.assets.pools import pool_of
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.assets.translator import RivetDagsterTranslator
@@ -38,13 +39,17 @@ class RunConfig(dg.Config):
 
 @dataclass(frozen=True)
 class ExportAssets:
-    """An export as Dagster knows it: its config, keys, names and partitions."""
+    """An export as Dagster knows it: its config, keys, names and partitions.
+
+    nulls: the rows without a time, beside chunks whose partitions are windows of time; else None.
+    """
 
     config: RivetConfig
     export: ExportConfig
     table: dg.AssetSpec
     chunks: dg.AssetSpec
-    partitions: dg.DynamicPartitionsDefinition = field(repr=False)
+    partitions: dg.PartitionsDefinition[str] = field(repr=False)
+    nulls: dg.AssetSpec | None = None
 
     @property
     def names(self) -> ExportNames:
@@ -57,6 +62,10 @@ class ExportAssets:
     @property
     def chunks_key(self) -> dg.AssetKey:
         return self.chunks.key
+
+    @property
+    def specs(self) -> list[dg.AssetSpec]:
+        return [self.chunks, *([self.nulls] if self.nulls else []), self.table]
 
     @property
     def validate_key(self) -> dg.AssetCheckKey:
@@ -83,14 +92,18 @@ class ExportAssets:
 def export_assets(
     config: RivetConfig, export: ExportConfig, translator: RivetDagsterTranslator
 ) -> ExportAssets:
-    """The two specs of ``export``. Both are skippable: a run may have nothing to say about either."""
-    partitions = dg.DynamicPartitionsDefinition(name=ExportNames.of(export).partitions)
+    """The specs of ``export``. All are skippable: a run may have nothing to say about some of them."""
+    partitions = chunk_partitions(export)
     chunks = translator.get_chunks_spec(export, config).replace_attributes(
         partitions_def=partitions, skippable=True
     )
     table = translator.get_asset_spec(export, config)
-    table = table.replace_attributes(deps=[*table.deps, chunks.key], skippable=True)
-    return ExportAssets(config, export, table, chunks, partitions)
+    nulls = None
+    if not isinstance(partitions, dg.DynamicPartitionsDefinition):
+        nulls = translator.get_nulls_spec(export, config).replace_attributes(skippable=True)
+    below = [spec.key for spec in (chunks, nulls) if spec is not None]
+    table = table.replace_attributes(deps=[*table.deps, *below], skippable=True)
+    return ExportAssets(config, export, table, chunks, partitions, nulls)
 
 
 def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
@@ -98,7 +111,7 @@ def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
 
     @dg.multi_asset(
         name=assets.names.op,
-        specs=[assets.chunks, assets.table],
+        specs=assets.specs,
         check_specs=assets.inline_checks,
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),

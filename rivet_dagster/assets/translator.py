@@ -27,6 +27,10 @@ class RivetDagsterTranslator:
         """Key of the chunk asset, whose partitions mirror the work units."""
         return dg.AssetKey([*self.get_asset_key(export, config).path, "chunks"])
 
+    def get_nulls_key(self, export: ExportConfig, config: RivetConfig) -> dg.AssetKey:
+        """Key of the rows without a time, of an export whose chunk partitions are windows of time."""
+        return dg.AssetKey([*self.get_asset_key(export, config).path, "nulls"])
+
     def get_group_name(self, export: ExportConfig, config: RivetConfig) -> str:
         return config.group_for(export) or safe_name(config.path.stem)
 
@@ -79,10 +83,17 @@ class RivetDagsterTranslator:
         return dg.AssetSpec(
             self.get_chunks_key(export, config),
             deps=self.get_deps(export, config),
-            description=f"Work units of export {export.name}: one partition for each (or each bucket).",
+            description=f"Work units of export {export.name}: one partition for each, or for neighbours.",
             group_name=self.get_group_name(export, config),
             owners=list(self.get_owners(export, config)),
             tags=dict(self.get_tags(export, config)),
             kinds={export.format},
             metadata={"rivet/export": export.name},
+        )
+
+    def get_nulls_spec(self, export: ExportConfig, config: RivetConfig) -> dg.AssetSpec:
+        """The rows without a time; everything but key and description is the chunk asset's."""
+        return self.get_chunks_spec(export, config).replace_attributes(
+            key=self.get_nulls_key(export, config),
+            description=f"Rows of export {export.name} whose {export.partition_by} is NULL.",
         )

@@ -16,9 +16,6 @@ def _policy(value: Any) -> Any:
 
 ValuePolicy = Annotated[Literal["error", "null", "text"], BeforeValidator(_policy)]
 
-#: Types of the language that no file of ours has: nanoseconds end in 2262.
-NOT_WRITTEN: Final = frozenset({"timestamp_ns", "timestamp_tz_ns"})
-
 _NAMES = """
 bool boolean int2 int4 int8 smallint int integer bigint int16 int32 int64 float4 float8 real double
 float32 float64 date timestamp timestamp_ns timestamp_tz timestamp_tz_ns timestamptz text string

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Final
 
 from rivet_dagster.config.base import Context, Flag, Problem, Section, Text, TextList
@@ -17,6 +18,7 @@ _EMAIL = re.compile(r"[^\s@]+@[^\s@]+\.[^\s@]+")
 _TAG_KEY = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MACROS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly", "@annually", "@midnight")
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -63,7 +65,10 @@ def _number(word: str, low: int, words: tuple[str, ...]) -> int | None:
 
 
 class ExportDagster(Section):
-    """deps: asset keys as ``a/b``. schedule: cron, UTC. pool: a Dagster concurrency pool."""
+    """deps: asset keys as ``a/b``. schedule: cron, UTC. pool: a Dagster concurrency pool.
+
+    partitions_start: the first day of time partitions, ``YYYY-MM-DD``.
+    """
 
     group: Text | None = None
     owners: TextList = ()
@@ -74,6 +79,16 @@ class ExportDagster(Section):
     schedule: Text | None = None
     sensor: Flag = False
     pool: Text | None = None
+    partitions_start: Text | None = None
+
+    @property
+    def start_day(self) -> date | None:
+        """``partitions_start``. Raises ValueError for what is no day."""
+        if self.partitions_start is None:
+            return None
+        if not _DAY.fullmatch(self.partitions_start):
+            raise ValueError(self.partitions_start)
+        return date.fromisoformat(self.partitions_start)
 
     def problems(self, context: Context) -> Iterator[Problem]:
         yield from group_problem(self.group)
@@ -96,6 +111,10 @@ class ExportDagster(Section):
             yield Problem(("schedule",), fault, 'write five fields, e.g. "0 3 * * *"')
         if self.pool is not None and not re.fullmatch(r"\S+", self.pool):
             yield Problem(("pool",), "a pool name has no spaces", "use letters, digits, `_`, `-`, `/`")
+        try:
+            _ = self.start_day
+        except ValueError:
+            yield Problem(("partitions_start",), "not a day", "write the first day like `2024-01-31`")
 
     def _lists(self) -> Iterator[Problem]:
         if len(self.kinds) > 8:  # Dagster takes ten, two are the source and the format

@@ -18,6 +18,7 @@ from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text
 Kind = Literal["local", "s3", "gcs", "azure", "stdout"]
 
 TOKENS: Final = ("date", "export", "table", "partition", "run_id")
+_PARTITION: Final = "/{partition}"
 _TOKEN = re.compile(r"\{([^{}]*)\}")
 
 _STORE = frozenset({"bucket", "prefix", "endpoint", "allow_anonymous", "oneshot_budget_mb"})
@@ -81,6 +82,16 @@ class DestinationConfig(Section):
     def tokens(self) -> tuple[str, ...]:
         """The names in braces of ``path`` and ``prefix``."""
         return tuple(_TOKEN.findall((self.path or "") + (self.prefix or "")))
+
+    @property
+    def root(self) -> str:
+        """``path`` without the folder of a partition: what one run writes to, as a whole."""
+        return (self.path or "").removesuffix(_PARTITION) or "/"
+
+    def ends_in_partition(self) -> bool:
+        """Whether ``{partition}`` is the last folder, and stands nowhere else."""
+        where = "/" + (self.path or self.prefix or "").rstrip("/")
+        return where.endswith(_PARTITION) and where.count("{partition}") == 1
 
     def _folder(self) -> Iterator[Problem]:
         if self.type == "local" and not self.path:

@@ -15,6 +15,7 @@ from rivet_dagster.config.column_types import ValuePolicy
 from rivet_dagster.config.dagster_block import ExportDagster
 from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.config.export_rules import export_problems
+from rivet_dagster.config.identifiers import ColumnList, ColumnName, column_key, table_parts
 from rivet_dagster.config.load import LoadOverride
 from rivet_dagster.config.parquet import ParquetConfig
 from rivet_dagster.config.quality import MetaColumns, QualityConfig
@@ -45,18 +46,18 @@ class ExportConfig(Section):
     tables: TextList | None = None
     mode: Mode = "full"
     cdc: CdcConfig | None = None
-    cursor_column: Name | None = None
-    cursor_fallback_column: Name | None = None
+    cursor_column: ColumnName | None = None
+    cursor_fallback_column: ColumnName | None = None
     incremental_cursor_mode: Literal["single_column", "coalesce"] = "single_column"
     settle: SettleConfig | None = None
     late_rows: Text | None = None
-    chunk_column: Name | None = None
+    chunk_column: ColumnName | None = None
     chunk_dense: Flag = False
     chunk_size: Annotated[Int, Field(ge=1)] = DEFAULT_CHUNK_SIZE
     chunk_size_memory_mb: Annotated[Int, Field(ge=1)] | None = None
     chunk_count: Annotated[Int, Field(ge=1)] | None = None
     chunk_by_days: Annotated[Int, Field(ge=1)] | None = None
-    chunk_by_key: Name | TextList | None = None
+    chunk_by_key: ColumnName | ColumnList | None = None
     chunk_checkpoint: Flag = False
     chunk_max_attempts: Annotated[Int, Field(ge=1)] | None = None
     keyset_incremental: Flag = False
@@ -65,10 +66,10 @@ class ExportConfig(Section):
     parallel: Annotated[Int, Field(ge=1)] = 1
     wave: Annotated[Int, Field(ge=0)] | None = None
     parallel_safe: Flag | None = None
-    time_column: Name | None = None
+    time_column: ColumnName | None = None
     time_column_type: Literal["timestamp", "unix"] = "timestamp"
     days_window: Annotated[Int, Field(ge=1)] | None = None
-    partition_by: Text | None = None
+    partition_by: ColumnName | None = None
     partition_granularity: Literal["day", "month", "year"] = "day"
     format: Format
     compression: Codec = "zstd"
@@ -82,7 +83,7 @@ class ExportConfig(Section):
     meta_columns: MetaColumns = MetaColumns()
     quality: QualityConfig | None = None
     columns: Mapping[Text, Text] = {}
-    value_policy: Mapping[Text, ValuePolicy] = {}
+    value_policy: Mapping[ColumnName, ValuePolicy] = {}
     target: Text | None = None
     on_schema_drift: Literal["warn", "continue", "fail"] = "warn"
     shape_drift_warn_factor: Annotated[Number, Field(ge=0)] | None = None
@@ -108,8 +109,8 @@ class ExportConfig(Section):
         """(schema or None, table) of the ``table:`` form; None for a query."""
         if self.table is None:
             return None
-        schema, _, table = self.table.rpartition(".")
-        return (schema or None, table)
+        *schema, table = table_parts(self.table)
+        return (schema[0] if schema else None, table)
 
     def query_text(self) -> str | None:
         """The SQL of ``query`` or ``query_file`` without a closing semicolon; None for a table.
@@ -124,8 +125,9 @@ class ExportConfig(Section):
     @property
     def column_types(self) -> dict[str, str]:
         """``columns`` by column name; ``table.column`` wins over ``column``."""
-        plain = {name: kind for name, kind in self.columns.items() if "." not in name}
-        qualified = {n.rpartition(".")[2]: kind for n, kind in self.columns.items() if "." in n}
+        keys = [(*column_key(name), kind) for name, kind in self.columns.items()]
+        plain = {column: kind for table, column, kind in keys if not table}
+        qualified = {column: kind for table, column, kind in keys if table}
         return plain | qualified
 
     @property
@@ -169,7 +171,14 @@ class ExportConfig(Section):
     @property
     def reads_one_snapshot(self) -> bool:
         """Whether all units of a run read the same snapshot, rather than each its own."""
-        return self.consistency == "snapshot" or (self.consistency is None and self.mode != "chunked")
+        if self.consistency is not None:
+            return self.consistency == "snapshot"
+        return self.mode != "chunked" and not self.partitions_full
+
+    @property
+    def partitions_full(self) -> bool:
+        """Whether a whole pass is cut by ``partition_by`` alone: its units outlive a snapshot."""
+        return self.mode == "full" and self.partition_by is not None
 
     @property
     def chunk_strategy(self) -> Literal["key", "count", "memory", "size"] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from rivet_dagster.config.base import Context, Problem, Section, unsafe_name
 from rivet_dagster.config.column_types import type_fault
+from rivet_dagster.config.identifiers import column_key, table_parts
 from rivet_dagster.config.sizes import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from rivet_dagster.config.export import ExportConfig
-
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 #: Key -> the value that means "not used"; any other value needs ``mode: chunked``.
 _CHUNK_KEYS: Final = {
@@ -30,6 +30,8 @@ _CHUNK_KEYS: Final = {
     "keyset_incremental": False,
     "chunk_size": 100_000,
 }
+#: What separates or escapes in ``column=value`` and in the globs that read it.
+_NO_HIVE_KEY: Final = re.compile(r"[=%{}*?\[\]]")
 _EXCLUDE: Final = (
     ("chunk_count", "chunk_dense"),
     ("chunk_count", "chunk_by_days"),
@@ -85,16 +87,15 @@ def _relation(export: ExportConfig, context: Context) -> Iterator[Problem]:
         yield from _query_file(export.query_file, context)
 
 
+#: How a table is named; a YAML value with double quotes inside stands in single quotes.
+TABLE_FORM: Final = "`schema.table`, or quote parts as in SQL: `'public.\"Odd.Name\"'`"
+
+
 def _table(name: str, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    parts = name.split(".")
-    if len(parts) > 2:
-        yield Problem(path, "a table has at most two parts", "write `schema.table` or `table`")
-    elif not all(_IDENTIFIER.fullmatch(part) for part in parts):
-        yield Problem(
-            path,
-            "the table is not a plain identifier (letters, digits and `_`)",
-            "write `schema.table`, or use `query:` with the name quoted as in SQL",
-        )
+    try:
+        table_parts(name)
+    except ValueError as fault:
+        yield Problem(path, str(fault), f"write {TABLE_FORM}")
 
 
 def _tables(export: ExportConfig) -> Iterator[Problem]:
@@ -103,12 +104,15 @@ def _tables(export: ExportConfig) -> Iterator[Problem]:
         yield Problem(("tables",), "`tables` works only with `mode: cdc`", "use `table`, one export for each")
     if not tables:
         yield Problem(("tables",), "the list of tables is empty", "name at least one table")
-    seen: set[str] = set()
+    seen: set[tuple[str, ...]] = set()
     for at, name in enumerate(tables):
-        yield from _table(name, ("tables", at))
-        if name in seen:
+        faults = list(_table(name, ("tables", at)))
+        yield from faults
+        if faults:
+            continue
+        if (parts := table_parts(name)) in seen:
             yield Problem(("tables", at), f"the table {name} stands twice", "name every table once")
-        seen.add(name)
+        seen.add(parts)
 
 
 def _query_file(name: str, context: Context) -> Iterator[Problem]:
@@ -174,6 +178,8 @@ def _chunk_place(export: ExportConfig) -> Iterator[Problem]:
     if export.mode == "chunked":
         return
     for key, unused in _CHUNK_KEYS.items():
+        if key == "chunk_checkpoint" and export.partitions_full:
+            continue  # its folders are units, and can be continued
         if getattr(export, key) != unused:
             yield Problem(
                 (key,),
@@ -230,7 +236,7 @@ def _key_list(export: ExportConfig) -> Iterator[Problem]:
 
 
 def _consistency(export: ExportConfig) -> Iterator[Problem]:
-    if export.consistency == "chunk" and export.mode != "chunked":
+    if export.consistency == "chunk" and export.mode != "chunked" and not export.partitions_full:
         yield Problem(
             ("consistency",),
             f"`mode: {export.mode}` reads one snapshot",
@@ -255,6 +261,8 @@ def _time_window(export: ExportConfig) -> Iterator[Problem]:
 
 def _partition(export: ExportConfig) -> Iterator[Problem]:
     tokens = export.destination.tokens()
+    if export.dagster.partitions_start is not None:
+        yield from _time_partitions(export)
     if export.partition_by is None:
         if "partition" in tokens:
             yield Problem(
@@ -262,8 +270,15 @@ def _partition(export: ExportConfig) -> Iterator[Problem]:
                 "`{partition}` needs `partition_by`",
                 "add `partition_by:`, or remove the token",
             )
+        yield from _unused(export, ("partition_granularity",), "partition_by")
         return
     path = ("partition_by",)
+    if found := _NO_HIVE_KEY.search(export.partition_by):
+        yield Problem(
+            path,
+            f"the column holds `{found[0]}`, which means something else in the name of a Hive folder",
+            "rename the column in `query:`",
+        )
     if reason := unsafe_name(export.partition_by):
         yield Problem(path, f"the column {reason}", "name a column whose name can be a folder")
     if export.mode in ("time_window", "cdc"):
@@ -273,6 +288,27 @@ def _partition(export: ExportConfig) -> Iterator[Problem]:
     if "partition" not in tokens:
         yield Problem(
             path, "`partition_by` needs `{partition}` in the destination", 'write "out/{partition}" in quotes'
+        )
+    elif not export.destination.ends_in_partition():
+        yield Problem(
+            ("destination",),
+            "`{partition}` is not the last folder of the destination, alone",
+            'write it at the end: "out/{export}/{partition}"',
+        )
+
+
+def _time_partitions(export: ExportConfig) -> Iterator[Problem]:
+    path = ("dagster", "partitions_start")
+    if export.partition_by is None:
+        yield Problem(
+            path, "`partitions_start` needs `partition_by`", "add `partition_by:`, or remove the key"
+        )
+    elif export.mode == "incremental" or export.consistency == "snapshot":
+        what = "mode: incremental" if export.mode == "incremental" else "consistency: snapshot"
+        yield Problem(
+            path,
+            f"with `{what}` the folders of a run belong together, and none is run on its own",
+            "remove `partitions_start`, or use `mode: full`",
         )
 
 
@@ -291,8 +327,7 @@ def _cdc(export: ExportConfig) -> Iterator[Problem]:
             yield Problem((key,), f"`{key}` does not work with `mode: cdc`", "use `table` or `tables`")
     if cdc is None or cdc.initial is None:
         return
-    names = export.tables or ((export.table,) if export.table else ())
-    if any(name.rpartition(".")[2] == "snapshot" for name in names):
+    if any(parts[-1] == "snapshot" for parts in _captured(export)):
         yield Problem(
             ("cdc", "initial"), "a table called `snapshot` meets the baseline's folder", "remove `initial`"
         )
@@ -332,19 +367,29 @@ def _columns(export: ExportConfig) -> Iterator[Problem]:
     for column, declared in export.columns.items():
         if fault := type_fault(declared):
             yield Problem(("columns", column), fault[0], fault[1])
-        table, dot, name = column.rpartition(".")
-        if not dot:
+        table, name = column_key(column)
+        if not table:
             continue
-        captured = set(export.tables or ()) | ({export.table} if export.table else set())
-        short = {item.rpartition(".")[2] for item in captured}
+        captured = _captured(export)
         if not captured:
             yield Problem(
                 ("columns", column), "a query has no table to qualify a column with", f"write `{name}` alone"
             )
-        elif table not in captured | short:
+        elif table not in captured | {parts[-1:] for parts in captured}:
             yield Problem(
-                ("columns", column), f"the export does not read a table {table}", "name a table it reads"
+                ("columns", column),
+                f"the export does not read a table {'.'.join(table)}",
+                "name a table it reads; a column whose name holds a dot is quoted: '\"a.b\"'",
             )
+
+
+def _captured(export: ExportConfig) -> set[tuple[str, ...]]:
+    """The tables of the export by their parts; one whose name is wrong is reported elsewhere."""
+    found = set()
+    for name in (*(export.tables or ()), *((export.table,) if export.table else ())):
+        with contextlib.suppress(ValueError):
+            found.add(table_parts(name))
+    return found
 
 
 def _row_hash(export: ExportConfig) -> Iterator[Problem]:

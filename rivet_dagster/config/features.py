@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.config.base import KeyPath, Problem, Section
-from rivet_dagster.config.column_types import NOT_WRITTEN
 
 if TYPE_CHECKING:
     from rivet_dagster.config.root import RivetConfig
@@ -52,13 +51,12 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("tuning", "adaptive", _OFF, "set `throttle_ms` or `parallel` by hand"),
     Feature("tuning", "min_parallel", (None, 1), "set `parallel` by hand"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
-    Feature("export", "partition_by", (None,), "write one export for each range"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
     Feature("export.destination", "type", ("local",), "use `type: local`"),
 )
 
 #: Tokens of a destination that nothing fills in yet.
-UNFILLED_TOKENS: Final = ("partition", "run_id")
+UNFILLED_TOKENS: Final = ("run_id",)
 
 #: Key -> what it is for. Read and kept, without effect on a run.
 INERT: Final[dict[str, str]] = {
@@ -82,14 +80,6 @@ def not_built(config: RivetConfig) -> Iterator[Problem]:
         yield from _check("export.destination", export.destination, (*here, "destination"))
         if export.tuning is not None:
             yield from _check("tuning", export.tuning, (*here, "tuning"))
-        for column, declared in export.columns.items():
-            if declared.strip().lower() in NOT_WRITTEN:
-                yield Problem(
-                    (*here, "columns", column),
-                    f"the type `{declared}` is not built yet",
-                    "use `timestamp`, whose unit is the server's own, or `text`",
-                    NOT_BUILT,
-                )
         for token in export.destination.tokens():
             if token in UNFILLED_TOKENS:
                 yield Problem(

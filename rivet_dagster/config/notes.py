@@ -64,7 +64,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "name": "Unique name, usable as a file name.",
         "query": "SELECT to read. Exactly one of query, query_file, table, tables.",
         "query_file": "File with the SELECT, inside the config's folder.",
-        "table": "`table` or `schema.table`.",
+        "table": "`table` or `schema.table`, case as in the database. A part with other characters than "
+        "letters, digits, `_` and `$` is quoted as in SQL: `'public.\"Odd.Name\"'`.",
         "tables": "Tables of one change stream; only `mode: cdc`.",
         "mode": "How rows are chosen.",
         "cdc": "Change capture; only `mode: cdc`.",
@@ -98,8 +99,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "time_column": "Column of `mode: time_window`.",
         "time_column_type": "Whether the column holds timestamps or Unix seconds.",
         "days_window": "Days back from now of `mode: time_window`.",
-        "partition_by": "Date column that splits the export into folders.",
-        "partition_granularity": "Width of a folder.",
+        "partition_by": "Date or timestamp column whose UTC days (months, years) become Hive folders; "
+        "needs `{partition}` as the last folder of the destination.",
+        "partition_granularity": "What a folder holds.",
         "format": "File format.",
         "compression": "Codec of Parquet. CSV is not compressed.",
         "compression_level": "1 to 22 for zstd (default 3), 0 to 9 for gzip (default 6).",
@@ -112,7 +114,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "counts, and compare its bytes, rows and value checksums with what was read from the source.",
         "meta_columns": "Columns added to every row.",
         "quality": "Gates over the written rows.",
-        "columns": "Types to use instead of the ones found.",
+        "columns": "Types to use instead of the ones found, by `column` or `table.column`; a name that holds "
+        "a dot is quoted as in SQL: `'\"a.b\"'`.",
         "value_policy": "Column, or `*`, to what becomes of a value that its type cannot hold: `error`, "
         "`null` (counted) or `text` for the whole column (addition of this project).",
         "target": "Warehouse that a type report is for.",
@@ -151,7 +154,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "type": "Kind of store.",
         "bucket": "Bucket or container.",
         "prefix": "Folder in the bucket.",
-        "path": "Folder, relative to the config file. Tokens {date}, {export}, {table}; quote them.",
+        "path": "Folder, relative to the config file. Tokens {date}, {export}, {table} and, as the last "
+        "folder, {partition}; quote them.",
         "region": "Region of the bucket.",
         "endpoint": "Address of an emulator.",
         "credentials_file": "Service account file of Google Cloud.",
@@ -229,6 +233,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "schedule": "Cron line of five fields, UTC.",
         "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
+        "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
+        "`partition_by`.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",

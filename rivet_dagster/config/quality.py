@@ -7,14 +7,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rivet_dagster.config.base import Context, Flag, Int, Number, Problem, Section, Text, TextList
+from rivet_dagster.config.base import Context, Flag, Int, Number, Problem, Section
+from rivet_dagster.config.identifiers import ColumnList, ColumnName
 
 
 class QualityConfig(Section):
     row_count_min: Annotated[Int, Field(ge=0)] | None = None
     row_count_max: Annotated[Int, Field(ge=0)] | None = None
-    null_ratio_max: Mapping[Text, Annotated[Number, Field(ge=0, le=1)]] = {}
-    unique_columns: TextList = ()
+    null_ratio_max: Mapping[ColumnName, Annotated[Number, Field(ge=0, le=1)]] = {}
+    unique_columns: ColumnList = ()
     unique_max_entries: Annotated[Int, Field(ge=1)] | None = None
 
     def problems(self, context: Context) -> Iterator[Problem]:
@@ -25,7 +26,7 @@ class QualityConfig(Section):
 
 class MetaColumns(Section):
     exported_at: Flag = False
-    row_hash: Flag | TextList = False
+    row_hash: Flag | ColumnList = False
 
     def problems(self, context: Context) -> Iterator[Problem]:
         if isinstance(self.row_hash, bool):

@@ -161,7 +161,7 @@ class RivetConfig(Section):
             path = export.destination.path
             if export.destination.type != "local" or not path:
                 continue
-            folder = os.path.realpath(expand_path(path, export=export.name))
+            folder = os.path.realpath(expand_path(export.destination.root, export=export.name))
             if (other := owners.get(folder)) is not None and other != export.name:
                 yield Problem(
                     ("exports", at, "destination", "path"),

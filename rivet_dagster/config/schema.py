@@ -66,6 +66,8 @@ The keys of the config file. This page is generated: `python -m rivet_dagster.co
   To write the characters `${` themselves, put them into a variable.
 - Secrets belong into the environment: `url_env`, `password_env`. They are read when a run connects, so a
   code location loads without them.
+- Names of tables and columns are exact, case included. Any may stand in double quotes as in SQL, a quote in
+  it twice; YAML then wants single quotes around it: `table: 'public."Odd.Name"'`, `chunk_column: '"a.b"'`.
 - A relative `path` or `ca_file` starts at the folder of the config file.
 - A host that is not this machine needs a `tls:` block, for each host of a URL; `mode: disable` opts out.
 """

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rivet_dagster.config.base import Context, Problem, Section, Text
+from rivet_dagster.config.identifiers import ColumnName
 from rivet_dagster.config.sizes import parse_duration
 
 
 class SettleConfig(Section):
     after: Text
-    column: Text | None = None
+    column: ColumnName | None = None
 
     @property
     def seconds(self) -> int:

@@ -11,6 +11,12 @@ MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
 QUARANTINE = "_quarantine"
 
+#: What Hive calls the folder of the rows without a value.
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+#: ... and how a person and Dagster name the partition.
+NULL_KEY = "null"
+_HIVE_FOLDER = rf"[^/=]+=(?:\d{{4}}(?:-\d{{2}}){{0,2}}|{HIVE_NULL})"
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _RUN_TAIL = r"_\d{8}T\d{6}\.\d{3}_[0-9a-f]{6}"
 
@@ -63,9 +69,11 @@ class NameMatcher:
     def __init__(self, export: str) -> None:
         run = re.escape(sanitize(export)) + _RUN_TAIL
         part = rf"(?P<run>{run})-u\d{{5,}}-a\d+-p\d{{3,}}\.(?:parquet|csv)"
-        self._part = re.compile(rf"^{part}\Z")
+        self._part = re.compile(rf"^(?:{_HIVE_FOLDER}/)?{part}\Z")
         self._temp = re.compile(rf"^\.{part}\.[0-9a-f]+\.tmp\Z")
         single = rf"{re.escape(MANIFEST)}|manifest-{run}\.json|{SUCCESS}|rivet_probe"
+        sidecar = rf"{re.escape(MANIFEST)}|manifest-{run}\.json|{SUCCESS}"
+        self._sidecar = re.compile(rf"^{_HIVE_FOLDER}/(?:{sidecar})\Z")
         self._staged = re.compile(rf"^\.(?:{single})\.[0-9a-f]+\.tmp\Z")
 
     def match(self, name: str) -> OwnedName | None:
@@ -75,9 +83,18 @@ class NameMatcher:
             return OwnedName(name, found["run"], temporary=True)
         return None
 
+    def is_folder_sidecar(self, name: str) -> bool:
+        """A manifest or marker of this export in the folder of a partition."""
+        return self._sidecar.match(name) is not None
+
     def is_staged(self, name: str) -> bool:
         """A file that a run of this export had staged, or the probe of its prefix: never seen by readers."""
         return self._temp.match(name) is not None or self._staged.match(name) is not None
+
+
+def hive_folder(column: str, value: str | None) -> str:
+    """``column=value``, the folder of the rows of a partition; None: of those without a value."""
+    return f"{column}={HIVE_NULL if value is None else value}"
 
 
 def expand_path(template: str, *, export: str, now: datetime | None = None) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import duckdb
 import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 import yaml
 
@@ -29,6 +30,8 @@ from tests.services.postgres import TestDatabase
 
 EXPORT: Final = "orders"
 WAIT_S: Final = 90.0
+#: Columns as the files have them, not as the names of their folders say.
+_READ: Final = "read_parquet($files, hive_partitioning=false)"
 LEAVES: Final = 4
 ROWS: Final = 4800
 COLUMNS: Final = ("id", "slot", "amount", "made", "paid", "note")
@@ -45,6 +48,11 @@ class Mode:
     export: Mapping[str, Any]
 
     @property
+    def below(self) -> str:
+        """Of the prefix, where the parts are."""
+        return "{partition}" if "partition_by" in self.export else ""
+
+    @property
     def incremental(self) -> bool:
         return bool(self.export["mode"] == "incremental")
 
@@ -56,6 +64,12 @@ RANGE_ANEW: Final = Mode("range_anew", {**_RANGE, "parallel": 2})
 KEY: Final = Mode(
     "key",
     {"mode": "chunked", "chunk_by_key": "id", "chunk_size": 1200, "chunk_checkpoint": True, "parallel": 2},
+)
+FOLDERS: Final = Mode(
+    "folders", {"mode": "full", "partition_by": "made", "chunk_checkpoint": True, "parallel": 2}
+)
+FOLDERS_INCREMENTAL: Final = Mode(
+    "folders_incremental", {"mode": "incremental", "cursor_column": "id", "partition_by": "made"}
 )
 INCREMENTAL: Final = Mode("incremental", {"mode": "incremental", "cursor_column": "id"})
 MODES: Final = (FULL, RANGE, RANGE_ANEW, KEY, INCREMENTAL)
@@ -125,7 +139,7 @@ class Project:
             "format": "parquet",
             "parquet": {"row_group_rows": 250},
             "max_file_size": "48KB",
-            "destination": {"type": "local", "path": str(self.prefix)},
+            "destination": {"type": "local", "path": str(self.prefix / self.mode.below)},
             **self.mode.export,
             **self.extra,
         }
@@ -279,7 +293,16 @@ class Reader:
 
     @property
     def files(self) -> list[Path]:
-        return sorted(self.prefix.glob("*.parquet"))
+        return sorted([*self.prefix.glob("*.parquet"), *self.prefix.glob("*=*/*.parquet")])
+
+    def day(self, rows: pa.Table) -> pa.Table:
+        """Those of ``rows`` that belong into the folder of a day."""
+        return rows.filter(pc.starts_with(rows["made"], self.prefix.name.partition("=")[2]))
+
+    @property
+    def folders(self) -> list[Reader]:
+        """Of the partitions; each is read like a prefix."""
+        return [Reader(path) for path in sorted(self.prefix.glob("*=*"))]
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any] | None:
         """None when there is none. Fails when a part is missing, of another size or not readable."""
@@ -351,7 +374,9 @@ class Reader:
 
 def count(files: list[Path]) -> int:
     """Rows of Parquet files; fails on a file that is none."""
-    row = duckdb.sql("SELECT count(*) FROM read_parquet($files)", params={"files": _names(files)}).fetchone()
+    row = duckdb.sql(
+        "SELECT count(*) FROM read_parquet($files, hive_partitioning=false)", params={"files": _names(files)}
+    ).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -364,7 +389,8 @@ def difference(rows: pa.Table, files: list[Path]) -> str | None:
             return None if rows.num_rows == 0 else "no files"
         columns = ", ".join(f"{c}::varchar AS {c}" for c in COLUMNS)
         connection.execute(
-            f"CREATE TABLE have AS SELECT {columns} FROM read_parquet($files)", {"files": _names(files)}
+            f"CREATE TABLE have AS SELECT {columns} FROM read_parquet($files, hive_partitioning=false)",
+            {"files": _names(files)},
         )
         counts = [
             connection.execute(f"SELECT count(*), min(id), max(id) FROM ({query})").fetchone()

@@ -9,6 +9,7 @@ import pytest
 
 from rivet_dagster.engine.run.faults import POINTS
 from tests.crash.kit import (
+    FOLDERS_INCREMENTAL,
     FULL,
     INCREMENTAL,
     ROWS,
@@ -115,3 +116,36 @@ def test_whole_passes_and_deltas_in_one_folder(
         reader.check_instant(rows)
         assert reader.marked, f"round {round_}"
         add_rows(shop, growing, ROWS + 100 * round_, 100)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "after_file_write:2",
+        "after_unit_commit:2",
+        "after_manifest_copy",
+        "after_manifest_staged:3",
+        "after_quarantine",
+        "after_success_staged:2",
+    ],
+)
+def test_second_run_into_folders_killed_at(
+    project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
+) -> None:
+    """The new rows lie in the last day of the first run and in days that it did not have."""
+    this = project(FOLDERS_INCREMENTAL, growing)
+    reader = Reader(this.prefix)
+    first = table_rows(shop, growing)
+    this.run_here()
+    add_rows(shop, growing, ROWS, 1000)
+    second = table_rows(shop, growing)
+    this.crash(at)
+    reader.check_instant(first, second)
+    for folder in reader.folders:
+        folder.check_instant(folder.day(first), folder.day(second))
+    this.succeed()
+    reader.check_exact(second, union=True)
+    assert len(reader.folders) == 10
+    for folder in reader.folders:
+        folder.check_exact(folder.day(second), union=True)
+    check_runs(this, ROWS + 999)

@@ -16,7 +16,10 @@ _MICROS: Final = "trunc(extract(epoch FROM v) * 1000000)::text"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """type: column type. oracle: SQL over ``v``. arrow: type in the file. since: first version."""
+    """type: column type. oracle: SQL over ``v``. arrow: type in the file. since: first version.
+
+    extension: what brings the type. made: the values are SQL expressions, as the type reads no text.
+    """
 
     type: str
     arrow: str
@@ -24,6 +27,8 @@ class Sample:
     oracle: str = _OUTPUT
     fidelity: str = "exact"
     since: int = 15
+    extension: str | None = None
+    made: bool = False
 
     @property
     def id(self) -> str:
@@ -40,10 +45,23 @@ SETUP: Final = (
     "CREATE DOMAIN code AS char(4)",
     "CREATE DOMAIN label AS citext",
     "CREATE DOMAIN grid AS int[]",
+    "CREATE DOMAIN label_2 AS label",
+    "CREATE DOMAIN feeling AS mood",
+    "CREATE DOMAIN two AS pair",
+    "CREATE DOMAIN span_2 AS int4range",
+    "CREATE DOMAIN prices AS cost[]",
+    "CREATE TYPE nested AS (p pair, q pair[], at timestamptz, f float8, b bytea, i interval)",
+    "CREATE TABLE measured AS SELECT g % 3 AS a, g % 3 AS b FROM generate_series(1, 100) g",
+    "CREATE STATISTICS both_columns ON a, b FROM measured",
+    "ANALYZE measured",
     'CREATE SCHEMA "odd ""schema"',
     'CREATE TYPE "odd ""schema"."t,y[pe" AS ENUM (\'x\')',
 )
-EXTENSIONS: Final = ("hstore", "citext", "ltree")
+#: The extensions of the servers that bring types; which of them a server has differs.
+EXTENSIONS: Final = (
+    *("hstore", "citext", "ltree", "cube", "seg", "isn", "intarray", "lo", "earthdistance", "vector"),
+    *("btree_gist", "pg_trgm", "postgis"),
+)
 
 _INT4: Final = ("0", "1", "-1", "2147483647", "-2147483648")
 _TEXT: Final = (
@@ -169,8 +187,58 @@ SCALARS: Final = (
     Sample("code", "string", ("a", "abcd")),
     Sample("label", "string", ("AbC",), fidelity="text"),
     Sample("pair", "string", ('(1,"a ""b"" , c")', "(,)", "(-1,)"), fidelity="text"),
-    Sample("hstore", "string", ('"a"=>"1", "b"=>NULL', ""), fidelity="text"),
-    Sample("ltree", "string", ("a.b.c", ""), fidelity="text"),
+    Sample("label_2", "string", ("AbC", ""), fidelity="text"),
+    Sample("feeling", "string", ("so so", ""), fidelity="compatible"),
+    Sample("two", "string", ("(1,a)",), fidelity="text"),
+    Sample("span_2", "string", ("[1,5)",), fidelity="text"),
+    Sample(
+        "nested",
+        "string",
+        ('("(1,a)","{""(2,)"",NULL}","2024-01-01 02:00+02",0.1,"\\\\x00ff","1 mon -1 day")', "(,,,,,)"),
+        fidelity="text",
+    ),
+    Sample("information_schema.cardinal_number", "int32", ("0", "2147483647")),
+    Sample("information_schema.character_data", "string", ("", "é")),
+    Sample("information_schema.sql_identifier", "string", ("x",), fidelity="compatible"),
+    Sample("information_schema.time_stamp", "timestamp[us, tz=UTC]", ("2024-01-01 00:00:00.12+00",), _MICROS),
+    Sample("information_schema.yes_or_no", "string", ("YES",)),
+    *(
+        Sample(kind, "string", values, fidelity="text", extension="hstore" if kind == "hstore" else "ltree")
+        for kind, values in (
+            ("hstore", ('"a"=>"1", "b"=>NULL', "")),
+            ("ltree", ("a.b.c", "")),
+            ("lquery", ("a.*{1,2}.!b|c", "*")),
+            ("ltxtquery", ("a & (b* | !c%)",)),
+        )
+    ),
+    *(
+        Sample(kind, "string", values, fidelity="text", extension=extension)
+        for extension, kind, values in (
+            ("cube", "cube", ("(0.1,-2),(1e+300,3)", "(1)", "()")),
+            ("earthdistance", "earth", ("(6378168,0,0)",)),
+            ("seg", "seg", ("1.50", "1.5 .. 2", "~1.0", "< 3")),
+            ("intarray", "query_int", ("1&(2|!3)",)),
+            ("isn", "ean13", ("978-0-11-000533-1",)),
+            ("isn", "isbn13", ("978-0-11-000533-1",)),
+            ("isn", "ismn13", ("979-0-060-11561-5",)),
+            ("isn", "issn13", ("977-1436-452-00-8",)),
+            ("isn", "isbn", ("0-11-000533-3",)),
+            ("isn", "ismn", ("M-060-11561-5",)),
+            ("isn", "issn", ("1436-4522",)),
+            ("isn", "upc", ("220356483481",)),
+            ("vector", "vector", ("[1,-2.5,3e-07]",)),
+            ("vector", "vector(2)", ("[0.1,3]",)),
+            ("vector", "halfvec", ("[1,65504]",)),
+            ("vector", "sparsevec", ("{1:1.5,3:-2}/5",)),
+            ("postgis", "geometry", ("SRID=4326;POINT(1.5 -2)", "POLYGON EMPTY", "POINT ZM (1 2 3 4)")),
+            ("postgis", "geometry(Point,4326)", ("SRID=4326;POINT(1.5 -2)",)),
+            ("postgis", "geography", ("SRID=4326;LINESTRING(0 0,1 1)",)),
+            ("postgis", "box2d", ("BOX(0 0,1 1)",)),
+            ("postgis", "box3d", ("BOX3D(0 0 0,1 1 1)",)),
+            ("postgis", "spheroid", ('SPHEROID["WGS 84",6378137,298.257223563]',)),
+        )
+    ),
+    Sample("lo", "int64", ("4294967295",), "v::oid::int8::text", fidelity="compatible", extension="lo"),
     Sample("bit(3)", "string", ("101", "000"), fidelity="text"),
     Sample("bit varying", "string", ("", "1", "01" * 100), fidelity="text"),
     Sample(
@@ -197,6 +265,16 @@ SCALARS: Final = (
     Sample("tstzrange", "string", ("[2024-01-01 00:00+02,infinity)",), fidelity="text"),
     Sample("daterange", "string", ("[2024-01-01,2024-02-01)", "[0044-03-15 BC,)"), fidelity="text"),
     Sample("span", "string", ("[0.1,1e300)",), fidelity="text"),
+    *(
+        Sample(f"{kind}multirange", "string", values, fidelity="text")
+        for kind, values in (
+            ("int8", ("{[-9223372036854775808,0)}",)),
+            ("num", ("{[1.10,2.20],(3,)}",)),
+            ("ts", ("{[2024-01-01,2024-02-01 12:00)}",)),
+            ("date", ("{[2024-01-01,2024-02-01),[0044-03-15 BC,0001-01-01 BC)}",)),
+            ("span_", ("{[0.1,1e300)}",)),
+        )
+    ),
     Sample("int4multirange", "string", ("{[1,2),[5,6)}", "{}"), fidelity="text"),
     Sample("tstzmultirange", "string", ("{[2024-01-01 00:00+00,2024-01-02 00:00+00)}",), fidelity="text"),
     Sample("tsvector", "string", ("'a':1A 'b''c':2", ""), fidelity="text"),
@@ -215,6 +293,7 @@ SCALARS: Final = (
     *(
         Sample(kind, "int64", (value,), "v::oid::int8::text", fidelity="compatible")
         for kind, value in (
+            ("regoper", "||/"),
             *(("regclass", "pg_class"), ("regtype", "integer"), ("regproc", "now"), ("regrole", "postgres")),
             *(("regprocedure", "now()"), ("regnamespace", "pg_catalog"), ("regconfig", "english")),
             *(("regoperator", "+(integer,integer)"), ("regdictionary", "simple"), ("regcollation", '"C"')),
@@ -259,10 +338,30 @@ ARRAYS: Final = (
     Sample("int4range[]", "list<item: string>", ('{"[1,5)"}',), fidelity="text"),
     Sample("regclass[]", "list<item: int64>", ("{pg_class}",), "v::oid::int8::text", fidelity="compatible"),
     Sample("grid", "list<item: int32>", ("{1,2}", "{}")),
+    Sample("prices", "list<item: decimal128(10, 2)>", ("{0.01,NULL}", "{}")),
 )
 
 #: Arrays whose columns are text as a whole.
 WHOLE_ARRAYS: Final = (
     Sample("int[][]", "string", ("{{1,2},{3,NULL}}", "{}", "{5}", "[0:1]={1,2}"), fidelity="text"),
     Sample("grid[]", "string", ('{"{1,2}",NULL}',), fidelity="text"),
+)
+
+#: Types that read no text, of values that the server itself made.
+MADE: Final = (
+    Sample("pg_node_tree", "string", ("(SELECT adbin FROM pg_attrdef LIMIT 1)",), fidelity="text", made=True),
+    *(
+        Sample(
+            kind,
+            "string",
+            (f"(SELECT {column} FROM pg_statistic_ext_data WHERE {column} IS NOT NULL LIMIT 1)",),
+            fidelity="text",
+            made=True,
+        )
+        for kind, column in (
+            ("pg_ndistinct", "stxdndistinct"),
+            ("pg_dependencies", "stxddependencies"),
+            ("pg_mcv_list", "stxdmcv"),
+        )
+    ),
 )

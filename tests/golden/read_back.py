@@ -15,8 +15,16 @@ from rivet_dagster.engine.sources.postgres.connect import PINNED
 from rivet_dagster.engine.sources.postgres.decoder import CopyDecoder
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
 from rivet_dagster.engine.types.decision import Column
+from tests.golden.postgres_values import EXTENSIONS
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def create_extensions(connection: Connection) -> None:
+    """Those of ``EXTENSIONS`` that the server has."""
+    found = connection.execute("SELECT name FROM pg_available_extensions")
+    for name in {row[0] for row in found} & {*EXTENSIONS}:
+        connection.execute(f"CREATE EXTENSION IF NOT EXISTS {name} CASCADE".encode())
 
 
 def pin(connection: Connection) -> None:

@@ -53,7 +53,11 @@ def _fsync(path: Path, flags: int = os.O_RDONLY) -> None:
 
 
 class LocalStore:
-    """A folder. Readers see a part only after its rename; a crash leaves at most a dot-temp file."""
+    """A folder. Readers see a part only after its rename; a crash leaves at most a dot-temp file.
+
+    All is staged in the folder itself, so that folders below it appear with their first object and go
+    with their last.
+    """
 
     capabilities = LOCAL
 
@@ -70,13 +74,14 @@ class LocalStore:
             probe.unlink()
 
     def staging_path(self, name: str) -> Path:
-        return self.root / f".{name}.{secrets.token_hex(4)}.tmp"
+        return self.root / f".{Path(name).name}.{secrets.token_hex(4)}.tmp"
 
     def publish(self, staged: Path, name: str) -> None:
         with destination_faults(self.root / name):
             _fsync(staged)
+            folder = self._folder_of(name)
             os.rename(staged, self.root / name)
-            _fsync(self.root)
+            _fsync(folder)
 
     def discard(self, staged: Path) -> None:
         with suppress(OSError):
@@ -140,12 +145,33 @@ class LocalStore:
         with destination_faults(self.root / target):
             (self.root / target).parent.mkdir(parents=True, exist_ok=True)
             os.rename(self.root / name, self.root / target)
+        self._drop_empty(name)
 
     def delete(self, name: str) -> None:
-        with destination_faults(self.root / name):
-            (self.root / name).unlink(missing_ok=True)
-            if self.root.is_dir():
-                _fsync(self.root)
+        path = self.root / name
+        with destination_faults(path):
+            path.unlink(missing_ok=True)
+            if path.parent.is_dir():
+                _fsync(path.parent)
+        self._drop_empty(name)
+
+    def _folder_of(self, name: str) -> Path:
+        """The folder of ``name``, made durably if it is not there."""
+        folder = (self.root / name).parent
+        if folder != self.root and not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            above = folder.parent
+            while above != self.root.parent:
+                _fsync(above)
+                above = above.parent
+        return folder
+
+    def _drop_empty(self, name: str) -> None:
+        """Remove the folder below the root that ``name`` was the last object of."""
+        folder = (self.root / name).parent
+        if folder != self.root:
+            with suppress(OSError):
+                folder.rmdir()
 
     def path(self, name: str) -> Path:
         return self.root / name

@@ -41,7 +41,7 @@ def plan_days(export: ExportConfig, planner: Planner) -> Plan:
 def _units(
     export: ExportConfig, facts: SourceFacts, column: str, days: int, bounds: tuple[str, str]
 ) -> tuple[WorkUnit, ...]:
-    low, high = (_day_of(export, column, text) for text in bounds)
+    low, high = (day_of(export, "chunk_column", column, text) for text in bounds)
     first = EPOCH + (low - EPOCH) // days * days
     count = (high - first) // days + 1
     if count > MAX_DAY_RANGES:
@@ -99,24 +99,25 @@ def is_day(facts: SourceFacts, name: str) -> bool:
 
 def day_literal(facts: SourceFacts, column: str, ordinal: int) -> str:
     """Midnight in UTC at the start of a day, as text of the column's type."""
+    return instant_literal(facts, column, _text(max(ordinal, 1)))
+
+
+def instant_literal(facts: SourceFacts, column: str, day: str) -> str:
+    """Midnight in UTC at the start of the ISO date ``day``, as text of the column's type."""
     found = facts.column(column)
-    zone = (
-        " 00:00:00+00"
-        if found and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
-        else ""
-    )
-    return _text(max(ordinal, 1)) + zone
+    zoned = found and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
+    return f"{day} 00:00:00+00" if zoned else day
 
 
-def _day_of(export: ExportConfig, column: str, text: str) -> int:
-    """Ordinal of the UTC day that the server's text stands for."""
+def day_of(export: ExportConfig, key: str, column: str, text: str) -> int:
+    """Ordinal of the UTC day that the server's text stands for. key: what names ``column``."""
     found = _DAY.fullmatch(text)
     if not found:
         raise RefusalError(
             f"'{column}' holds {text}, which lies outside the years 1 to 9999",
             code="RIVET_PLAN_BOUNDS_UNREADABLE",
             export=export.name,
-            field="chunk_column",
+            field=key,
         )
     return date(int(found[1]), int(found[2]), int(found[3])).toordinal()
 

@@ -27,7 +27,7 @@ def plan_incremental(
     settle = settle_of(export)
     _require(export, planner.facts, cursor, settle)
     if export.late_rows_s is not None:
-        return _plan_late(planner, cursor, watermark, export.late_rows_s, seen)
+        return _plan_late(export, planner, cursor, watermark, seen)
     bounds = planner.cursor_bounds(cursor, watermark, settle)
     window = CursorWindow(cursor.identity, bounds.native_type, watermark, bounds.high)
     notes = (bounds.held,) if bounds.held else ()
@@ -36,7 +36,7 @@ def plan_incremental(
         return Plan("incremental", (), "snapshot", False, reason, window, skip_reason=reason)
     if watermark is None:
         bound = {**cursor.spec(), "le": bounds.high} if bounds.held else {}
-        return _first_run(planner, cursor, window, bound, notes)
+        return _first_run(export, planner, cursor, window, bound, notes)
     spec = {**cursor.spec(), "gt": watermark, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, watermark, bounds.high)
     reason = f"rows with {cursor.identity} past the watermark"
@@ -44,10 +44,15 @@ def plan_incremental(
 
 
 def _first_run(
-    planner: Planner, cursor: Cursor, window: CursorWindow, bound: Mapping[str, Any], notes: tuple[str, ...]
+    export: ExportConfig,
+    planner: Planner,
+    cursor: Cursor,
+    window: CursorWindow,
+    bound: Mapping[str, Any],
+    notes: tuple[str, ...],
 ) -> Plan:
     """The whole table without the rows that ``bound`` leaves to a later run."""
-    plan = plan_full(planner)
+    plan = plan_full(planner, split=export.partition_by is None)
     units = tuple(replace(unit, spec={**unit.spec, **bound}) for unit in plan.units)
     if set(cursor.columns) <= planner.facts.nullable:
         notes = (*notes, f"rows whose {cursor.identity} is NULL are read by a first run only")
@@ -56,10 +61,15 @@ def _first_run(
 
 
 def _plan_late(
-    planner: Planner, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
+    export: ExportConfig,
+    planner: Planner,
+    cursor: Cursor,
+    watermark: str | None,
+    seen: Mapping[str, Any] | None,
 ) -> Plan:
     """Row versions of transactions that ended since the last run, from a little before the watermark on."""
-    bounds = planner.late_bounds(cursor, watermark, seconds, seen)
+    assert export.late_rows_s is not None
+    bounds = planner.late_bounds(cursor, watermark, export.late_rows_s, seen)
     name = cursor.identity
     window = CursorWindow(name, bounds.native_type, watermark, bounds.high)
     if bounds.high is None and watermark is not None:
@@ -67,7 +77,7 @@ def _plan_late(
         return Plan("incremental", (), "snapshot", False, reason, window, skip_reason=reason)
     spec: dict[str, Any] = {**cursor.spec(), "versions": bounds.versions}
     if watermark is None:
-        return _first_run(planner, cursor, window, spec, ())
+        return _first_run(export, planner, cursor, window, spec, ())
     spec |= {"gt": bounds.edge, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, bounds.edge, bounds.high)
     reason = f"rows with {name} past the watermark, and those committed late"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import plan_days
+from rivet_dagster.engine.plan.folders import plan_folders
 from rivet_dagster.engine.plan.guards import chunk_rows, range_column, refuse_scan, refuse_sparse
 from rivet_dagster.engine.plan.incremental import plan_incremental
 from rivet_dagster.engine.plan.keys import plan_dense, plan_keyset, plan_keyset_incremental
@@ -21,14 +22,28 @@ if TYPE_CHECKING:
 
 
 def plan_export(
-    export: ExportConfig, planner: Planner, watermark: str | None, seen: Mapping[str, Any] | None = None
+    export: ExportConfig,
+    planner: Planner,
+    watermark: str | None,
+    seen: Mapping[str, Any] | None = None,
+    *,
+    only: Collection[str] | None = None,
 ) -> Plan:
     """The plan of one run. ``watermark``: the cursor value that the last run committed, or None.
 
-    seen: which row versions that run read, for ``late_rows``.
+    seen: which row versions that run read, for ``late_rows``. only: the folders of ``partition_by`` to
+    plan, by partition key; None: all that hold a row.
 
     Raises ConfigError or RefusalError, naming export and key, before anything is written.
     """
+    if export.partition_by is not None:
+        return plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
+    return _plan_mode(export, planner, watermark, seen)
+
+
+def _plan_mode(
+    export: ExportConfig, planner: Planner, watermark: str | None, seen: Mapping[str, Any] | None
+) -> Plan:
     if export.mode == "full":
         return plan_full(planner)
     if export.mode == "incremental":

@@ -33,7 +33,8 @@ def page_ranges(pages: int, total_bytes: int, wanted_bytes: int) -> Iterator[tup
 
     The ranges differ by at most one page, so the last unit is not a sliver.
     """
-    count = max(1, -(-pages // page_step(pages, total_bytes, wanted_bytes)))
+    # rounded, not up: 8.01 units of the size wanted are 8, and a ninth would leave a worker alone at the end
+    count = min(max(1, pages), max(1, round(total_bytes / wanted_bytes)))
     for i in range(count):
         first, last = pages * i // count, pages * (i + 1) // count
         yield first, (None if i == count - 1 else last)

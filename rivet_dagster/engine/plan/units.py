@@ -36,6 +36,12 @@ class WorkUnit:
     est_rows: int | None = None
 
     @property
+    def folder(self) -> str:
+        """Where its parts go, below the prefix; "" is the prefix itself."""
+        folder = self.spec.get("folder")
+        return str(folder["name"]) if folder else ""
+
+    @property
     def label(self) -> str:
         """As the reference's reports name it, e.g. ``chunk 0 [1..400]``."""
         return f"chunk {self.index} [{self.start_key or ''}..{self.end_key or ''}]"

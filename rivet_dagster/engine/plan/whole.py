@@ -8,14 +8,17 @@ from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.base import Planner
 
 
-def plan_full(planner: Planner) -> Plan:
-    """Heap page ranges under one snapshot; one unit for each relation that cannot be split."""
+def plan_full(planner: Planner, *, split: bool = True) -> Plan:
+    """Heap page ranges under one snapshot; one unit for each relation that cannot be split.
+
+    split=False: one unit for everything, which something else cuts.
+    """
     facts = planner.facts
     snapshot = planner.snapshot_id() is not None
     total = sum(heap.bytes for heap in facts.heaps)
     wanted = sizing.unit_bytes(total)
     units: list[WorkUnit] = []
-    for heap in facts.heaps:
+    for heap in facts.heaps if split else ():
         if not (heap.split and snapshot and heap.pages):
             units.append(WorkUnit(len(units), UnitKind.WHOLE, "", dict(heap.spec)))
             continue

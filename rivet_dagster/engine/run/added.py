@@ -26,7 +26,7 @@ _NATIVE: Final = "rivet_dagster"
 
 
 def _added(name: str, arrow: pa.DataType) -> Column:
-    return Column(name, _NATIVE, arrow, select="", wire=0, nullable=False, required=True, added=True)
+    return Column(name, _NATIVE, arrow, select="", wire=0, nullable=False, added=True)
 
 
 def added_columns(export: ExportConfig, columns: Sequence[Column]) -> tuple[Column, ...]:

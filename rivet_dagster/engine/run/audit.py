@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.plan.folders import find_folders
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.plan import ACCUMULATING
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.run.drift import Drift, schema_drift
 from rivet_dagster.engine.run.figures import total
 from rivet_dagster.engine.run.quality import QualityReport, evaluate
+from rivet_dagster.engine.sources.base import Planner
 from rivet_dagster.engine.sources.postgres import aggregate
 from rivet_dagster.engine.sources.postgres.rowhash import hashable
-from rivet_dagster.engine.state.models import Boundary, RunHeader
+from rivet_dagster.engine.state.exports import cursor_before
+from rivet_dagster.engine.state.models import RunHeader
 from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.verify.manifest import UnitParts
 from rivet_dagster.engine.verify.part_reader import csv_types
-from rivet_dagster.engine.verify.reconcile import ReconcileDepth, ReconcileReport, Whole, reconcile_units
+from rivet_dagster.engine.verify.reconcile import (
+    ReconcileDepth,
+    ReconcileReport,
+    UnitComparison,
+    Whole,
+    reconcile_units,
+)
 from rivet_dagster.engine.verify.report import Depth, ValidationReport
 from rivet_dagster.engine.verify.validate import validate_prefix
 
 if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
 
 
@@ -62,6 +72,7 @@ def reconcile(engine: Engine, name: str, *, depth: ReconcileDepth = "sums") -> R
             file_format=export.format,
             whole=_whole(engine, run),
         )
+        report = replace(report, units=(*report.units, *_folders_not_exported(export, planner, report)))
     if depth == "rows":
         left_out = tuple(c.name for c in columns if c.name not in hashed)
         report = replace(report, depth=depth, not_hashed=left_out)
@@ -102,6 +113,19 @@ def _units(engine: Engine, run: RunHeader) -> list[UnitParts]:
     return [UnitParts(r.unit, parts.get(r.unit.index, ())) for r in engine.state.units(run.run_id)]
 
 
+def _folders_not_exported(
+    export: ExportConfig, planner: Planner, report: ReconcileReport
+) -> Iterator[UnitComparison]:
+    """Folders of ``partition_by`` that the source has rows of and the run has not."""
+    if export.partition_by is None or export.accumulates:
+        return
+    known = {unit.partition for unit in report.units}
+    for folder in find_folders(export, planner):
+        if folder.key not in known:
+            note = "the source has rows of it, and no run exported them"
+            yield UnitComparison(None, folder.key, f"folder {folder.key}", None, None, "mismatch", note=note)
+
+
 def _whole(engine: Engine, run: RunHeader) -> Whole | None:
     """What stands for all units of the run when they cannot be asked for one by one, else None."""
     units = [row.unit for row in engine.state.units(run.run_id)]
@@ -125,19 +149,19 @@ def _whole(engine: Engine, run: RunHeader) -> Whole | None:
 
 
 def _verified(engine: Engine, run: RunHeader, report: ReconcileReport) -> None:
-    boundary = _boundary(engine, run, report)
-    if boundary is not None:
-        mismatches, unknowns = report.count("mismatch"), report.count("unknown")
-        engine.state.set_verified(
-            run.export_name, run.prefix, boundary, mismatches=mismatches, unknowns=unknowns
-        )
+    """The verified boundary goes where the run's own committed one is, when all of it was compared.
 
-
-def _boundary(engine: Engine, run: RunHeader, report: ReconcileReport) -> Boundary | None:
-    """How far the run got, in the terms of its committed boundary."""
-    if run.mode in ACCUMULATING:
-        cursor = engine.state.cursor(run.export_name, run.prefix)
-        mine = cursor is not None and cursor.run_id == run.run_id
-        return Boundary("cursor", run.run_id, cursor=cursor.value) if cursor and mine else None
-    last = max((u.index for u in report.units if u.index is not None), default=None)
-    return None if last is None else Boundary("chunk", run.run_id, chunk_index=last)
+    A window of a cursor counts from the window before it: one that nobody compared holds it back.
+    """
+    known = engine.state.progression(run.export_name, run.prefix)
+    committed, verified = known.committed, known.verified
+    if report.status != "match" or committed is None or committed.run_id != run.run_id:
+        return
+    if committed.strategy == "cursor":
+        low = engine.state.units(run.run_id)[0].unit.spec.get("gt")
+        reached = None if verified is None else verified.cursor
+        if isinstance(low, list):
+            low = cursor_of(engine.export(run.export_name)).text(low)
+        if low is not None and (reached is None or cursor_before(reached, low)):
+            return
+    engine.state.set_verified(run.export_name, run.prefix, committed, mismatches=0, unknowns=0)

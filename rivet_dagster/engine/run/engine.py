@@ -80,8 +80,10 @@ class Engine:
         return PostgresSource(export.name, origin, lambda: source.resolve().conninfo_kwargs(), limits, rules)
 
     def prefix(self, export: ExportConfig) -> Path:
-        """The export's folder, its tokens expanded now; a run expands them once and keeps the result."""
-        return Path(expand_path(str(export.destination.path), export=export.name))
+        """The export's folder, its tokens expanded now; a run expands them once and keeps the result.
+
+        Folders of ``partition_by`` lie below it."""
+        return Path(expand_path(export.destination.root, export=export.name))
 
     def store(self, prefix: Path | str) -> LocalStore:
         return LocalStore(Path(prefix))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from typing import Final
 
@@ -32,6 +33,9 @@ POINTS: Final = (
     "after_cursor_commit",
 )
 
+#: The threads beside come to where they wait: one stopped in a transaction of SQLite keeps everybody out.
+_PAUSE_S: Final = 0.2
+
 _hits: Counter[str] = Counter()
 _lock = threading.Lock()
 
@@ -53,5 +57,6 @@ def fault_point(point: str) -> None:
     if _matches("RIVET_TEST_CRASH_AT", point, hit):
         os.kill(os.getpid(), signal.SIGKILL)
     if _matches("RIVET_TEST_PAUSE_AT", point, hit):
+        time.sleep(_PAUSE_S)
         # sent to the process, another thread may take it, and this one run on for a while
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

@@ -15,6 +15,7 @@ marker of its successor may then vanish, and readers wait for the next run; they
 from __future__ import annotations
 
 import contextlib
+import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -70,7 +71,7 @@ class FencedStore:
             with destination_faults(self._store.uri(name)):
                 staged.write_bytes(data)
             self._verify()
-            fault_point(_STAGED_POINTS.get(name, "after_manifest_copy_staged"))
+            fault_point(_STAGED_POINTS.get(posixpath.basename(name), "after_manifest_copy_staged"))
             self._rename(staged, name)
         except BaseException:
             self._store.discard(staged)

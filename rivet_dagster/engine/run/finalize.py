@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,10 @@ from rivet_dagster.engine.state.models import (
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
 from rivet_dagster.engine.verify.content import content_fault
+from rivet_dagster.engine.verify.folders import folder_manifests, held_manifest
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
+    MAX_SUCCESS_BYTES,
     Extraction,
     Manifest,
     SourceRecord,
@@ -49,6 +51,14 @@ from rivet_dagster.engine.verify.manifest_reader import parse_manifest
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
+
+
+@dataclass(slots=True)
+class _Folders:
+    """What belongs into the folders of partitions, by name. markers: due when all is verified."""
+
+    markers: dict[str, bytes] = field(default_factory=dict)
+    sidecars: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +142,7 @@ class Finalizer:
         manifest = parse_manifest(data)
         last = self.state.latest_run(self.export.name, prefix=self.header.prefix)
         if last is not None and last.run_id == manifest.run_id:
-            self._clear_folder(manifest)
-            self._verify(manifest, data)
-            self.store.put_bytes(names.SUCCESS, success_body(data))
+            self._make_exact(manifest, data)
 
     def _gates(self, parts: Sequence[Part]) -> QualityReport:
         report = evaluate(self.export, parts, self.store)
@@ -148,10 +156,7 @@ class Finalizer:
     def _publish(self, manifest: Manifest, data: bytes, report: QualityReport) -> RunOutcome:
         self.store.put_bytes(names.MANIFEST, data)
         fault_point("after_manifest_update")
-        cleared = self._clear_folder(manifest)
-        fault_point("after_quarantine")
-        self._verify(manifest, data)
-        self.store.put_bytes(names.SUCCESS, success_body(data))
+        cleared = self._make_exact(manifest, data)
         fault_point("after_success")
         size = sum(p.size_bytes for p in manifest.committed)
         figures = total(row.stats for row in self.state.parts(self.header.run_id))
@@ -180,6 +185,34 @@ class Finalizer:
             warnings=(*replaced, *drift.shape_lines, *report.warnings),
             details=details,
         )
+
+    def _make_exact(self, manifest: Manifest, data: bytes) -> Cleared:
+        """Clear the folder and look at it; then, and only then, the markers."""
+        below = self._publish_folders(manifest)
+        cleared = self._clear_folder(manifest, below.sidecars | set(below.markers))
+        fault_point("after_quarantine")
+        self._verify(manifest, data)
+        for name, body in below.markers.items():
+            if self.store.read_bytes(name, MAX_SUCCESS_BYTES) != body:
+                self.store.put_bytes(name, body)
+        self.store.put_bytes(names.SUCCESS, success_body(data))
+        return cleared
+
+    def _publish_folders(self, manifest: Manifest) -> _Folders:
+        """A manifest for each folder of a partition. One whose manifest lists its parts stays as it is."""
+        sums = {row.file_name: row.checksums for row in self.state.parts(manifest.run_id)}
+        found = _Folders()
+        for folder, own in folder_manifests(manifest, sums):
+            name = f"{folder}/{names.MANIFEST}"
+            data = self.store.read_bytes(name, MAX_MANIFEST_BYTES)
+            held = held_manifest(data, own.parts)
+            if data is None or held is None:
+                held, data = own, own.to_bytes()
+                self.store.put_bytes(f"{folder}/{names.manifest_copy(own.run_id)}", data)
+                self.store.put_bytes(name, data)
+            found.markers[f"{folder}/{names.SUCCESS}"] = success_body(data)
+            found.sidecars |= {name, f"{folder}/{names.manifest_copy(held.run_id)}"}
+        return found
 
     def _manifest(self, plan: RunPlan, rows: tuple[PartRow, ...]) -> Manifest:
         parts: dict[int, list[Part]] = {}
@@ -221,7 +254,7 @@ class Finalizer:
             cursor_high=window.high,
         )
 
-    def _clear_folder(self, manifest: Manifest) -> Cleared:
+    def _clear_folder(self, manifest: Manifest, sidecars: set[str]) -> Cleared:
         """Move what killed attempts and superseded runs left to ``_quarantine``; remove torn temp files.
 
         Only names that this export's runs write are touched, and nothing is deleted that a reader
@@ -230,13 +263,20 @@ class Finalizer:
         mine = names.NameMatcher(self.export.name)
         known = self.state.all_part_names(self.export.name, self.header.prefix)
         keep = {part.path for part in manifest.committed}
-        if self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None:
+        adds = self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None
+        if adds:
             # without a lower bound it is a whole pass, which replaces them
             keep |= self._earlier_deltas(known)
         found: Counter[str] = Counter()
-        for item in list(self.store.list()):
+        listed = tuple(self.store.list())
+        for item in listed:
+            # of a folder without rows by now; its marker comes first in a listing
+            if not adds and mine.is_folder_sidecar(item.name) and item.name not in sidecars:
+                self.store.delete(item.name)
+        for item in listed:
             owned = mine.match(item.name)
-            if item.name in keep or names.is_sidecar(item.name):
+            beside = names.is_sidecar(item.name) or mine.is_folder_sidecar(item.name)
+            if item.name in keep or beside:
                 continue
             if owned is None:
                 found["untracked"] += 1
@@ -322,7 +362,7 @@ class Finalizer:
     def _boundary(self, extraction: Extraction, units: int) -> Boundary | None:
         if extraction.cursor_high is not None:
             return Boundary("cursor", self.header.run_id, cursor=extraction.cursor_high)
-        if self.export.mode in ("chunked", "time_window") and units:
+        if units:
             return Boundary("chunk", self.header.run_id, chunk_index=units - 1)
         return None
 

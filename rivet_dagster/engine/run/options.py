@@ -82,7 +82,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
                 "cursor_fallback_column", "settle", "late_rows", "keyset_incremental",
                 "time_column", "time_column_type", "days_window", "chunk_column", "chunk_size",
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
-                "consistency", "format", "compression",
+                "consistency", "partition_by", "partition_granularity", "format", "compression",
                 "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns",
                 "verify",
             },

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.sources.base import SourceFacts
+from rivet_dagster.engine.types.decision import type_report
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
@@ -33,12 +35,17 @@ def _text(name: str, plan: Plan, facts: SourceFacts) -> str:
     lines += [f"  {_unit(u)}" for u in plan.units[:_SHOWN]]
     if len(plan.units) > _SHOWN:
         lines.append(f"  ... and {len(plan.units) - _SHOWN} more")
-    width = max(len(c.name) for c in facts.columns)
-    for column in facts.columns:
-        form = f", {column.text_form}" if column.text_form else ""
-        kind = f"{column.native_type} -> {column.arrow} ({column.fidelity}{form})"
-        lines.append(f"  {column.name:{width}}  {kind}")
+    report = type_report(facts.columns)
+    width = max(len(entry["column"]) for entry in report)
+    lines += [f"  {entry['column']:{width}}  {_type(entry)}" for entry in report]
     return "\n".join(lines)
+
+
+def _type(entry: Mapping[str, Any]) -> str:
+    words = [entry["fidelity"], entry["text_form"]]
+    words += [word for word, holds in (("declared", "declared"), ("never NULL", "required")) if entry[holds]]
+    words.append(entry["note"])
+    return f"{entry['source']} -> {entry['file']} ({', '.join(word for word in words if word)})"
 
 
 def _unit(unit: WorkUnit) -> str:

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run.events import RunPlan, UnitCommitted
 from rivet_dagster.engine.state.models import RunHeader, UnitRow
-
-
-def carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -> dict[int, Any]:
-    found: dict[int, list[Any]] = {index: [] for index in carried}
-    for row in rows:
-        if row.chunk_index in found:
-            found[row.chunk_index].append(row)
-    return {index: tuple(parts) for index, parts in found.items()}
 
 
 def carried_event(row: UnitRow, parts: tuple[Part, ...]) -> UnitCommitted:

@@ -86,15 +86,18 @@ class Repeatable:
 
 
 def repeatable(
-    state: StateStore, store_at: Callable[[str], Store], export: ExportConfig, plan_hash: str
+    state: StateStore,
+    store_at: Callable[[str], Store],
+    export: ExportConfig,
+    run: RunHeader,
+    plan_hash: str,
 ) -> Repeatable | str:
-    """The last complete run, or why single units of it cannot be run again.
+    """``run`` and its units, or why single units of it cannot be run again.
 
     Their new parts come from another moment than those that stay, so an export that promises one
     snapshot of the whole table is not among them.
     """
-    run = state.latest_run(export.name)
-    if run is None or run.plan_hash != plan_hash:
+    if run.plan_hash != plan_hash:
         return "they belong to no complete run of the export as it is now"
     rows = tuple(state.units(run.run_id))
     kinds = {row.unit.kind for row in rows}

@@ -41,8 +41,9 @@ from rivet_dagster.engine.run.options import (
     write_options,
 )
 from rivet_dagster.engine.run.quality import require_gate_columns
-from rivet_dagster.engine.run.recorded import carried_event, carried_parts, partitions, run_plan
+from rivet_dagster.engine.run.recorded import carried_event, partitions, run_plan
 from rivet_dagster.engine.run.resume import Next
+from rivet_dagster.engine.run.selected import lacks_folders, rerun
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
@@ -109,7 +110,8 @@ class Session:
             restart = repair and only is None
             continued = self._continue_open_run(only, fresh=fresh or restart)
             # what was chosen of an open run that is given up stands for that run, not for the one before
-            if continued is None and only is not None and (repair or not self._gave_up):
+            another = self._gave_up and self.export.partition_by is None
+            if continued is None and only is not None and (repair or not another):
                 continued = self._rerun_selected(only, repair=repair)
             if continued is None:
                 continued = self._plan_fresh(identity, restart=restart)
@@ -135,6 +137,9 @@ class Session:
         store.prepare()
         # readers of the folder rely on the marker; it comes back when the folder is exact again
         store.delete(names.SUCCESS)
+        for folder in {u.folder for u in plan.units if u.index in plan.outstanding} - {""}:
+            if store.size(f"{folder}/{names.SUCCESS}") is not None:
+                store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
         use_lean_pool()
         pool = WorkerPool(self._work_order(plan), min(self.export.parallel, len(plan.outstanding)))
@@ -261,6 +266,10 @@ class Session:
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
+        if only is not None and lacks_folders(self.export, rows, only):
+            state.interrupt_run(run.run_id, self.keeper.lease)
+            self._notes.append(f"run {run.run_id} goes on as another one, with partitions that it lacks")
+            return self._rerun_selected(only, run)
         if self.export.keyset_incremental:
             facts = self._planner_of_run().facts
             self._cursor = window_of([r.unit for r in rows], cursor_of(self.export), facts)
@@ -274,32 +283,26 @@ class Session:
         )
         return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
-    def _rerun_selected(self, only: Collection[str], *, repair: bool) -> RunPlan | None:
-        """Units of the last complete run, done again in a new run that carries the others."""
+    def _rerun_selected(
+        self, only: Collection[str], base: RunHeader | None = None, *, repair: bool = False
+    ) -> RunPlan | None:
+        """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        found = resume.repeatable(state, self.engine.store, self.export, self._hash)
+        at = self.engine.store
+        found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
         if isinstance(found, str):
             if repair and self.export.accumulates:  # a new run would go on after the rows in question
                 raise UsageError(f"the chosen partitions cannot be run again: {found}")
             self._notes.append(f"the chosen partitions cannot be run alone: {found}; a new run is planned")
             return None
         self._look_for_drift()
-        base, rows, self._cursor = found.run, found.rows, found.window
-        chosen = resume.select_units(rows, only)
-        carried: dict[int, tuple[Part, ...]] = {r.unit.index: () for r in rows if r.unit.index not in chosen}
-        whole = not carried and self.export.reads_one_snapshot
-        header = self._new_header(
-            base.prefix, base.mode, "snapshot" if whole else "chunk", parent=base.run_id
-        )
-        state.begin_run(
-            header,
-            [r.unit for r in rows],
-            self.keeper.lease,
-            completed=carried_parts(state.parts(base.run_id), carried),
-        )
+        base, self._cursor = found.base, found.window
+        prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
+        header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
+        state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
         self._header = header
         return run_plan(
-            header, state.units(header.run_id), chosen, resumed=True, reason="chosen partitions again"
+            header, state.units(header.run_id), found.chosen, resumed=True, reason="chosen partitions again"
         )
 
     def _plan_fresh(self, identity: str, *, restart: bool) -> RunPlan:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,6 +56,8 @@ class UnitSink:
         self._writer: PartWriter | None = None
         self._staged: Path | None = None
         self.parts: list[Part] = []
+        #: values of the unit that the policy ``null`` replaced, by column; known when all is read
+        self.nulled: Mapping[str, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         writer = self._open()
@@ -80,6 +83,9 @@ class UnitSink:
             self._open()
         if self._writer is not None:
             self._close_part()
+        if self.nulled and self.parts:
+            stats = replace(self.parts[0].stats or PartStats(), nulled=self.nulled)
+            self.parts[0] = replace(self.parts[0], stats=stats)
         return self.parts
 
     def abort(self) -> None:
@@ -122,48 +128,76 @@ class UnitSink:
             raise TransientError(fault, code="RIVET_DEST_CONTENT_DIFFERS")
 
 
-class SinkThread:
-    """Encodes on its own thread behind a queue of one, so that reading and encoding overlap.
+class UnitStream:
+    """Encodes one unit on a thread of its own behind a queue of one, so that reading and encoding overlap.
 
-    Memory stays at one batch being filled, one waiting and one being encoded.
+    ``settle`` is called once, on that thread, with the published parts or with what went wrong; nothing
+    of a failed unit stays staged. The reading of the next unit need not wait for it: with ``after``,
+    the stream before, this one encodes nothing until that one is settled. So memory stays at one batch
+    being filled, one waiting and one being encoded.
     """
 
-    def __init__(self, sink: UnitSink) -> None:
+    def __init__(
+        self,
+        sink: UnitSink,
+        settle: Callable[[list[Part] | BaseException], None],
+        *,
+        schema_only: bool,
+        after: UnitStream | None = None,
+    ) -> None:
         self._sink = sink
+        self._settle = settle
+        self._schema_only = schema_only
         self._queue: queue.Queue[pa.RecordBatch | None] = queue.Queue(1)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="rivet-writer", daemon=True)
+        before = None if after is None else after._thread
+        self._thread: threading.Thread = threading.Thread(
+            target=self._run, args=(before,), name="rivet-writer", daemon=True
+        )
         self._thread.start()
 
-    def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            if self._error is not None:
-                continue  # drain, so that the reader never blocks on a dead writer
-            try:
-                self._sink.write(batch)
-            except BaseException as error:  # noqa: BLE001 - handed to the reading thread
-                self._error = error
-
-    def consume(self, batches: Iterable[pa.RecordBatch], *, schema_only: bool) -> list[Part]:
-        """Feed all ``batches``, then publish. On any error nothing stays staged and it is raised."""
+    def feed(self, batches: Iterable[pa.RecordBatch]) -> bool:
+        """Take all ``batches``. False: reading or writing them failed, and that is settled now."""
         try:
             for batch in batches:
                 if self._error is not None:
                     break
                 self._queue.put(batch)
                 del batch
-            self._join()
-            if self._error is not None:
-                raise self._error
-            return self._sink.finish(schema_only=schema_only)
-        except BaseException as error:
-            self._join()
-            self._sink.abort()
-            if isinstance(error, OSError) and not isinstance(error, RivetError):
-                raise os_fault(error, "the destination") from error
-            raise
+        except BaseException as error:  # noqa: BLE001 - settled on the stream's thread
+            self._error = self._error or error
+        self._queue.put(None)
+        if self._error is None:
+            return True
+        self.join()
+        return False
 
-    def _join(self) -> None:
-        if self._thread.is_alive():
-            self._queue.put(None)
-            self._thread.join()
+    def join(self) -> None:
+        """Wait until the unit is settled."""
+        self._thread.join()
+
+    def _run(self, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
+        while (batch := self._queue.get()) is not None:
+            if self._error is not None:
+                continue  # drain, so that the reader never blocks on a dead writer
+            try:
+                self._sink.write(batch)
+            except BaseException as error:  # noqa: BLE001 - settled at the end
+                self._error = error
+        self._settle(self._outcome())
+
+    def _outcome(self) -> list[Part] | BaseException:
+        try:
+            if self._error is None:
+                return self._sink.finish(schema_only=self._schema_only)
+        except BaseException as error:  # noqa: BLE001 - handed to settle
+            self._error = error
+        self._sink.abort()
+        if isinstance(self._error, OSError) and not isinstance(self._error, RivetError):
+            fault = os_fault(self._error, "the destination")
+            fault.__cause__ = self._error
+            return fault
+        assert self._error is not None
+        return self._error

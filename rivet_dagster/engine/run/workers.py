@@ -7,17 +7,19 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import RivetError, as_rivet_error, error_object
 from rivet_dagster.engine.names import part_name
-from rivet_dagster.engine.plan.units import Part, PartStats
+from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, UnitFailed
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.retry import backoff_s
-from rivet_dagster.engine.run.sink import Checksum, Extend, Measure, SinkThread, UnitSink
+from rivet_dagster.engine.run.sink import Checksum, Extend, Measure, UnitSink, UnitStream
 from rivet_dagster.engine.sources.base import UnitReader
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.store import Claim, StateStore
@@ -62,6 +64,8 @@ class WorkerPool:
         self._stop = threading.Event()
         self._readers: list[UnitReader] = []
         self._lock = threading.Lock()
+        self._ended = threading.Condition()  # notified when a unit is committed or given back
+        self._settled = 0  # how often that was
         self._threads: list[threading.Thread] = []
         self.errors: list[RivetError] = []
 
@@ -113,56 +117,43 @@ class WorkerPool:
         reader = order.new_reader()
         with self._lock:
             self._readers.append(reader)
-        with contextlib.closing(reader):
+        behind: UnitStream | None = None  # the unit before, which may still be written
+        try:
             while not self._stop.is_set():
                 order.keeper.check()
+                seen = self._settled
                 claim = order.state.claim(order.run_id, worker, order.keeper.lease, only=order.only)
-                if claim is None:
-                    # a unit may wait for its next attempt, or another worker's may yet fail
-                    if not order.state.has_claimable_later(order.run_id, only=order.only):
-                        return
-                    self._stop.wait(_IDLE_S)
-                    continue
-                with order.keeper.holding(claim):
-                    self._attempt(claim, reader)
+                if claim is not None:
+                    behind = self._attempt(claim, reader, behind)
+                # a unit may wait for its next attempt, or one that is under way may yet fail
+                elif not order.state.has_claimable_later(order.run_id, only=order.only):
+                    return
+                else:
+                    self._await_settled(seen)
+        finally:
+            reader.close()
+            if behind is not None:
+                behind.join()
 
-    def _attempt(self, claim: Claim, reader: UnitReader) -> None:
-        """One attempt at one unit; its failure is recorded, not raised, unless the lease is lost."""
+    def _await_settled(self, seen: int) -> None:
+        """Until more than ``seen`` attempts are settled, or for a while."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._settled != seen, _IDLE_S)
+
+    def _attempt(self, claim: Claim, reader: UnitReader, behind: UnitStream | None) -> UnitStream:
+        """One attempt at one unit: read here, encoded, published and committed on the stream's thread."""
         order = self._order
         started = time.monotonic()
-        try:
-            parts = self._write(claim, reader)
-            seconds = time.monotonic() - started
-            order.keeper.check()
-            order.state.commit_unit(
-                claim,
-                parts,
-                order.keeper.lease,
-                seconds=seconds,
-                file_format=order.options.format,
-                compression=order.options.codec or "none",
-            )
-        except Exception as error:  # noqa: BLE001 - every failure of a unit is classified and recorded
-            self._record_failure(claim, reader.classify(error))
-            return
-        fault_point("after_unit_commit")
-        self._events.put(
-            UnitCommitted(
-                unit=claim.unit,
-                rows=sum(p.rows for p in parts),
-                files=len(parts),
-                bytes=sum(p.size_bytes for p in parts),
-                seconds=seconds,
-                attempt=claim.attempt,
-                parts=tuple(parts),
-            )
-        )
-
-    def _write(self, claim: Claim, reader: UnitReader) -> list[Part]:
-        order = self._order
+        held = contextlib.ExitStack()
+        held.enter_context(order.keeper.holding(claim))
 
         def name(part: int) -> str:
-            return part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
+            plain = part_name(order.run_id, claim.unit.index, claim.attempt, part, order.options.extension)
+            return f"{claim.unit.folder}/{plain}" if claim.unit.folder else plain
+
+        def settle(outcome: list[Part] | BaseException) -> None:
+            with held:
+                self._settle(claim, outcome, reader, started)
 
         sink = UnitSink(
             order.store,
@@ -175,11 +166,51 @@ class WorkerPool:
             read_back=order.read_back,
         )
         # the first unit always leaves a part, so that an empty table still shows its schema
-        parts = SinkThread(sink).consume(reader.batches(claim.unit), schema_only=claim.unit.index == 0)
-        if reader.nulled and parts:
-            stats = replace(parts[0].stats or PartStats(), nulled=dict(reader.nulled))
-            parts[0] = replace(parts[0], stats=stats)
-        return parts
+        stream = UnitStream(sink, settle, schema_only=claim.unit.index == 0, after=behind)
+        if not stream.feed(_read(reader, claim.unit, sink)):
+            reader.close()  # it may stand in the middle of a read; the next unit opens it again
+        return stream
+
+    def _settle(
+        self, claim: Claim, outcome: list[Part] | BaseException, reader: UnitReader, started: float
+    ) -> None:
+        """Commit, or record the failure. Only what ends the whole run, like a lost lease, goes further."""
+        try:
+            try:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                self._commit(claim, outcome, time.monotonic() - started)
+            except Exception as error:  # noqa: BLE001 - every failure of a unit is classified and recorded
+                self._record_failure(claim, reader.classify(error))
+        except BaseException as error:  # noqa: BLE001 - a thread must not die unseen
+            self._fail_run(as_rivet_error(error))
+        with self._ended:
+            self._settled += 1
+            self._ended.notify_all()
+
+    def _commit(self, claim: Claim, parts: list[Part], seconds: float) -> None:
+        order = self._order
+        order.keeper.check()
+        order.state.commit_unit(
+            claim,
+            parts,
+            order.keeper.lease,
+            seconds=seconds,
+            file_format=order.options.format,
+            compression=order.options.codec or "none",
+        )
+        fault_point("after_unit_commit")
+        self._events.put(
+            UnitCommitted(
+                unit=claim.unit,
+                rows=sum(p.rows for p in parts),
+                files=len(parts),
+                bytes=sum(p.size_bytes for p in parts),
+                seconds=seconds,
+                attempt=claim.attempt,
+                parts=tuple(parts),
+            )
+        )
 
     def _record_failure(self, claim: Claim, error: RivetError) -> None:
         order = self._order
@@ -206,3 +237,10 @@ class WorkerPool:
                 self._stop.set()
         else:
             self._events.put(RunNote(f"unit {claim.unit.index}: {error.code}, next attempt in {wait:.1f} s"))
+
+
+def _read(reader: UnitReader, unit: WorkUnit, sink: UnitSink) -> Iterator[pa.RecordBatch]:
+    """The unit's batches; then what the reader counted on the way, for the sink."""
+    with contextlib.closing(reader.batches(unit)) as batches:
+        yield from batches
+    sink.nulled = dict(reader.nulled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -156,6 +156,17 @@ class Planner(Protocol):
 
     def has_nulls(self, column: str) -> bool: ...
 
+    def within(self, unit: WorkUnit) -> Planner:
+        """The same questions about the rows of ``unit`` alone, in the same snapshot."""
+        ...
+
+    def spans(self, column: str, granularity: str, low: str, high: str) -> list[str]:
+        """First days (``YYYY-MM-DD``, UTC) of the days, months or years that hold a row, ascending.
+
+        low, high: bounds of ``column``, as text; what lies outside is not looked at.
+        """
+        ...
+
     def key_boundaries(
         self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
     ) -> list[tuple[str, ...]]: ...
@@ -183,12 +194,16 @@ class UnitReader(Protocol):
 
     nulled: dict[str, int]
 
-    def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]: ...
+    def batches(self, unit: WorkUnit) -> Generator[pa.RecordBatch]: ...
 
-    def classify(self, error: BaseException) -> RivetError: ...
+    def classify(self, error: BaseException) -> RivetError:
+        """The error tree's form of ``error``. Any thread may ask."""
+        ...
 
     def cancel(self) -> None:
         """Break a read from another thread."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give the connection up; ``batches`` opens another."""
+        ...

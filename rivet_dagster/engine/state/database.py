@@ -6,33 +6,17 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, cast
-
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Table,
-    Text,
-    any_,
-    bindparam,
-    create_engine,
-    event,
-    func,
-    literal_column,
-    select,
-)
-from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.types import BigInteger
+from typing import Any, Final
 
 from rivet_dagster.engine.errors import EnvironmentFault
+from rivet_dagster.engine.state.connection import Connection, Parameters, for_psycopg, host_ms
 from rivet_dagster.engine.state.location import StateLocation
-from rivet_dagster.engine.state.translate import translated
+from rivet_dagster.engine.state.pool import Pool, PoolExhaustedError
+from rivet_dagster.engine.state.translate import translate
 
 BUSY_TIMEOUT_S: Final = 10
-_POOL: Final = {"pool_size": 4, "max_overflow": 12, "pool_timeout": 10}
-_NO_BEGIN: Final = "rivet_no_begin"
 
 #: A stalled process must not hold rows for longer than its lease lives, and nobody waits for ever.
 #: Statistics of a table of units are never right: a run begins with thousands of rows that they do
@@ -55,67 +39,45 @@ _PG_CONNECT: Final = {
 
 
 class Database:
-    """A pool of connections to one state. Threads share it; a forked child must open its own."""
+    """A pool of connections to one state. Threads share it; a forked child opens its own."""
 
     def __init__(self, location: StateLocation) -> None:
         self.location = location
-        self.backend: Literal["sqlite", "postgresql"] = location.backend
+        self.backend = location.backend
+        self.dialect: _Sqlite | _Postgres
         if location.backend == "sqlite":
-            self._engine = _sqlite_engine(location)
-            self._single = self._engine.execution_options(**{_NO_BEGIN: True})
+            self.dialect = _Sqlite(location)
         else:
-            self._engine = _postgres_engine(location)
-            self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            self.dialect = _Postgres(location)
+        self._pool = Pool(self.dialect.connect, self.dialect.clean, max_age_s=self.dialect.max_age_s)
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._pool.close()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection]:
         """A write transaction, committed at the end of the block. SQLite: the write lock is taken at once."""
-        with translated(self.location.display), self._engine.begin() as connection:
+        with self._lent() as connection:
+            connection.execute(self.dialect.begin)
             yield connection
+            connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def single(self) -> Iterator[Connection]:
         """For one statement that is atomic by itself, or reads: no BEGIN and COMMIT around it."""
-        with translated(self.location.display), self._single.connect() as connection:
+        with self._lent() as connection:
             yield connection
 
-    def now(self) -> ColumnElement[int]:
-        """Milliseconds since 1970 in a statement: the server's clock, or a parameter ``now``."""
-        if self.backend == "postgresql":
-            return literal_column("(extract(epoch FROM clock_timestamp()) * 1000)::bigint", BigInteger)
-        return bindparam("now", type_=BigInteger)
-
-    def clock(self) -> dict[str, int]:
-        """The parameters that ``now()`` needs in a statement: none where the server has the clock."""
-        return {} if self.backend == "postgresql" else {"now": host_ms()}
-
-    def insert(self, table: Table) -> Any:
-        """An INSERT that knows ON CONFLICT (both backends spell it alike)."""
-        if self.backend == "postgresql":
-            from sqlalchemy.dialects.postgresql import insert as postgres_insert
-
-            return postgres_insert(table)
-        from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-
-        return sqlite_insert(table)
-
-    def among(self, column: ColumnElement[int], name: str) -> ColumnElement[bool]:
-        """``column`` is one of parameter ``name`` (from ``integers``): one text for any number of them."""
-        if self.backend == "postgresql":
-            return column == any_(bindparam(name, type_=ARRAY(BigInteger)))
-        elements = func.json_each(bindparam(name, type_=Text)).table_valued("value")
-        return column.in_(select(elements.c.value))
-
-    def integers(self, values: Collection[int]) -> Any:
-        """The value of a parameter of ``among``."""
-        return list(values) if self.backend == "postgresql" else json.dumps(list(values))
-
-
-def host_ms() -> int:
-    return time.time_ns() // 1_000_000
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[Connection]:
+        """A connection; what the block leaves open is rolled back. Driver errors come as RivetError."""
+        raw = None
+        try:
+            with self._pool.lend() as raw:
+                yield Connection(raw, self.dialect)
+        except (self.dialect.errors, PoolExhaustedError) as error:
+            lost = raw is not None and self.dialect.lost(raw)
+            raise translate(error, self.location.display, lost=lost) from error
 
 
 def to_datetime(ms: int) -> datetime:
@@ -126,35 +88,64 @@ def to_ms(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def _sqlite_engine(location: StateLocation) -> Engine:
-    assert location.path is not None
-    try:
-        location.path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFault(
-            f"state {location.display}: its directory cannot be made ({type(error).__name__})",
-            code="RIVET_STATE_NOT_WRITABLE",
-        ) from error
-    engine = create_engine(
-        URL.create("sqlite", database=str(location.path)),
-        connect_args={"timeout": BUSY_TIMEOUT_S},
-        hide_parameters=True,
-        **cast(Any, _POOL),
+class _Sqlite:
+    errors = sqlite3.Error
+    begin = "BEGIN IMMEDIATE"
+    for_update = ""  # the write lock is one for all
+    skip_locked = ""
+    key_share = ""
+    existing_tables = (
+        "SELECT name FROM sqlite_master"
+        " WHERE type = 'table' AND name IN (SELECT value FROM json_each(:names))"
     )
-    event.listen(engine, "connect", _on_sqlite_connect)
-    event.listen(engine, "begin", _on_sqlite_begin)
-    return engine
+    max_age_s = None
 
+    def __init__(self, location: StateLocation) -> None:
+        assert location.path is not None
+        self._path = location.path
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"state {location.display}: its directory cannot be made ({type(error).__name__})",
+                code="RIVET_STATE_NOT_WRITABLE",
+            ) from error
 
-def _on_sqlite_connect(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # transactions begin where we say, not where the module guesses
-    cursor = connection.cursor()
-    try:
-        cursor.execute("PRAGMA foreign_keys = ON")
-        cursor.execute("PRAGMA synchronous = FULL")  # a commit outlives a power cut: files follow it
-        _switch_to_wal(cursor)
-    finally:
-        cursor.close()
+    def connect(self) -> sqlite3.Connection:
+        # transactions begin where we say, not where the module guesses
+        raw = sqlite3.connect(
+            self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            raw.execute("PRAGMA foreign_keys = ON")
+            raw.execute("PRAGMA synchronous = FULL")  # a commit outlives a power cut: files follow it
+            _switch_to_wal(raw.cursor())
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def clean(self, raw: sqlite3.Connection) -> bool:
+        with contextlib.suppress(sqlite3.Error):
+            raw.rollback()
+            return True
+        return False
+
+    def lost(self, _raw: sqlite3.Connection) -> bool:
+        return False
+
+    def among(self, column: str, name: str, kind: str = "bigint") -> str:
+        return f"{column} IN (SELECT value FROM json_each(:{name}))"
+
+    def array(self, values: Collection[Any]) -> str:
+        return json.dumps(list(values))
+
+    def run(self, raw: sqlite3.Connection, sql: str, parameters: Parameters) -> sqlite3.Cursor:
+        return raw.execute(sql, {"now": host_ms(), **parameters})
+
+    def run_many(self, raw: sqlite3.Connection, sql: str, parameters: Sequence[Parameters]) -> None:
+        now = host_ms()
+        raw.executemany(sql, ({"now": now, **each} for each in parameters))
 
 
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
@@ -171,28 +162,56 @@ def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
         time.sleep(0.01)
 
 
-def _on_sqlite_begin(connection: Connection) -> None:
-    if not connection.get_execution_options().get(_NO_BEGIN):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _postgres_engine(location: StateLocation) -> Engine:
-    assert location.url is not None
-    given = location.url.query
-    connect_args: dict[str, Any] = {k: v for k, v in _PG_CONNECT.items() if k not in given}
-    connect_args["prepare_threshold"] = None  # a pooler between us and the server may not keep them
-    engine = create_engine(
-        location.url,
-        connect_args=connect_args,
-        hide_parameters=True,
-        pool_recycle=300,  # firewalls forget idle connections
-        **cast(Any, _POOL),
+class _Postgres:
+    begin = "BEGIN"
+    for_update = " FOR UPDATE"
+    skip_locked = " SKIP LOCKED"
+    key_share = " FOR KEY SHARE"
+    # not to_regclass(): while a session waits for another's migration, it keeps what it knew of names
+    existing_tables = (
+        "SELECT relname AS name FROM pg_class"
+        " WHERE relname = ANY(:names::text[]) AND pg_table_is_visible(oid)"
     )
-    event.listen(engine, "connect", _on_postgres_connect)
-    return engine
+    max_age_s = 300.0  # firewalls forget idle connections
 
+    def __init__(self, location: StateLocation) -> None:
+        import psycopg
 
-def _on_postgres_connect(connection: Any, _record: object) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(_PG_SESSION)
-    connection.commit()
+        self.errors = psycopg.Error
+        self._connect = psycopg.connect
+        self._idle = psycopg.pq.TransactionStatus.IDLE
+        self._location = location
+
+    def connect(self) -> Any:
+        # without prepared statements: a pooler between us and the server may not keep them
+        settings: dict[str, Any] = {**_PG_CONNECT, **self._location.server}
+        raw = self._connect(**settings, autocommit=True, prepare_threshold=None)
+        try:
+            raw.execute(_PG_SESSION)
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+
+    def clean(self, raw: Any) -> bool:
+        if raw.pgconn.transaction_status == self._idle:
+            return True
+        with contextlib.suppress(self.errors):
+            raw.rollback()
+        return bool(raw.pgconn.transaction_status == self._idle)
+
+    def lost(self, raw: Any) -> bool:
+        return bool(raw.closed)
+
+    def among(self, column: str, name: str, kind: str = "bigint") -> str:
+        return f"{column} = ANY(:{name}::{kind}[])"
+
+    def array(self, values: Collection[Any]) -> list[Any]:
+        return list(values)
+
+    def run(self, raw: Any, sql: str, parameters: Parameters) -> Any:
+        return raw.execute(for_psycopg(sql), parameters)
+
+    def run_many(self, raw: Any, sql: str, parameters: Sequence[Parameters]) -> None:
+        with raw.cursor() as cursor:
+            cursor.executemany(for_psycopg(sql), parameters)

@@ -5,27 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
-
-from sqlalchemy import Row, Table, delete, insert, select
-from sqlalchemy.engine import Connection
+from typing import Any, Final, Literal
 
 from rivet_dagster.engine.redact import redact
+from rivet_dagster.engine.state.connection import Connection, Row, insertion, upsertion
 from rivet_dagster.engine.state.database import Database, to_datetime, to_ms
 from rivet_dagster.engine.state.lease import check_fence
 from rivet_dagster.engine.state.models import Boundary, CursorRow, Lease, Progression, RunAggregate
-from rivet_dagster.engine.state.schema import (
-    export_metrics,
-    export_progression,
-    export_schema,
-    export_shape,
-    export_state,
-    run_aggregate,
-)
 from rivet_dagster.engine.state.units import dump_json
 
 Key = tuple[str, str]  # export, prefix
 Side = Literal["committed", "verified"]
+
+_KEY: Final = ("export_name", "prefix")
+_AT_KEY: Final = "WHERE export_name = :export AND prefix = :prefix"
+_CURSOR: Final = f"""
+    SELECT last_cursor_value, cursor_column, cursor_type, stream, last_run_id, last_run_at
+    FROM export_state {_AT_KEY}"""
+_PROGRESSION: Final = f"""
+    SELECT last_committed_strategy, last_committed_cursor, last_committed_chunk_index,
+        last_committed_run_id, last_committed_at,
+        last_verified_strategy, last_verified_cursor, last_verified_chunk_index,
+        last_verified_run_id, last_verified_at
+    FROM export_progression {_AT_KEY}"""
+_METRICS: Final = """
+    SELECT id, run_id, export_name, run_at, status, mode, duration_ms, total_rows, files_produced,
+        bytes_written, bytes_read, retries, peak_rss_mb, longest_chunk_ms, cursor_min, cursor_max,
+        error_json, details_json
+    FROM export_metrics WHERE export_name = :export ORDER BY id DESC LIMIT :most"""
 
 
 class ExportStore:
@@ -35,9 +42,8 @@ class ExportStore:
 
     def cursor(self, export: str, prefix: str) -> CursorRow | None:
         """Where incremental reading of ``export`` into ``prefix`` stands, None before its first run."""
-        query = select(export_state).where(*_at(export_state, (export, prefix)))
         with self._db.single() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.first(_CURSOR, export=export, prefix=prefix)
         if row is None:
             return None
         return CursorRow(
@@ -53,21 +59,21 @@ class ExportStore:
         """Forget the cursor and the boundaries: the next run reads everything. False: there was none."""
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            connection.execute(delete(export_progression).where(*_at(export_progression, (export, prefix))))
-            gone = connection.execute(delete(export_state).where(*_at(export_state, (export, prefix))))
-            return gone.rowcount > 0
+            connection.execute(f"DELETE FROM export_progression {_AT_KEY}", export=export, prefix=prefix)
+            return connection.execute(f"DELETE FROM export_state {_AT_KEY}", export=export, prefix=prefix) > 0
 
     def accepted_schema(self, export: str) -> str | None:
         """The columns (JSON) of the last run that completed."""
-        query = select(export_schema.c.columns_json).where(export_schema.c.export_name == export)
+        query = "SELECT columns_json FROM export_schema WHERE export_name = :export"
         with self._db.single() as connection:
-            return connection.execute(query).scalar_one_or_none()
+            found: str | None = connection.scalar(query, export=export)
+        return found
 
     def widths(self, export: str) -> dict[str, int] | None:
         """Bytes of the longest value of each text or binary column so far, None before the first run."""
-        query = select(export_shape.c.widths_json).where(export_shape.c.export_name == export)
+        query = "SELECT widths_json FROM export_shape WHERE export_name = :export"
         with self._db.single() as connection:
-            found = connection.execute(query).scalar_one_or_none()
+            found = connection.scalar(query, export=export)
         return None if found is None else dict(json.loads(found))
 
     def progression(self, export: str, prefix: str) -> Progression:
@@ -91,19 +97,13 @@ class ExportStore:
             if known.committed is None or not _reaches(known.committed, boundary):
                 return False
             if known.verified is None or not _reaches(known.verified, boundary):
-                _write_boundary(connection, self._db, key, "verified", boundary)
+                _write_boundary(connection, key, "verified", boundary)
             return True
 
     def metrics(self, export: str, limit: int = 20) -> tuple[Mapping[str, Any], ...]:
         """Figures of the last runs of ``export``, newest first; ``run_at`` is a UTC datetime."""
-        query = (
-            select(export_metrics)
-            .where(export_metrics.c.export_name == export)
-            .order_by(export_metrics.c.id.desc())
-            .limit(limit)
-        )
         with self._db.single() as connection:
-            return tuple(_metrics_row(row) for row in connection.execute(query))
+            return tuple(_metrics_row(row) for row in connection.rows(_METRICS, export=export, most=limit))
 
     def record_aggregate(self, aggregate: RunAggregate) -> None:
         """Keep the result of one invocation over one or more exports."""
@@ -125,10 +125,10 @@ class ExportStore:
             "details_json": redact(dump_json([dict(entry) for entry in aggregate.details])),
         }
         with self._db.transaction() as connection:
-            connection.execute(insert(run_aggregate), row)
+            connection.execute(insertion("run_aggregate", row), **row)
 
 
-def save_cursor(connection: Connection, database: Database, key: Key, run_id: str, cursor: CursorRow) -> None:
+def save_cursor(connection: Connection, key: Key, run_id: str, cursor: CursorRow) -> None:
     """Within the transaction that completes the run, hence after all its parts (I3)."""
     row = {
         "export_name": key[0],
@@ -139,28 +139,24 @@ def save_cursor(connection: Connection, database: Database, key: Key, run_id: st
         "stream": cursor.stream,
         "last_run_id": run_id,
     }
-    _upsert(connection, database, export_state, row, "last_run_at")
+    connection.execute(upsertion("export_state", _KEY, row, "last_run_at"), **row)
 
 
-def save_schema(
-    connection: Connection, database: Database, export: str, run_id: str, columns_json: str
-) -> None:
+def save_schema(connection: Connection, export: str, run_id: str, columns_json: str) -> None:
     row = {"export_name": export, "columns_json": columns_json, "run_id": run_id}
-    _upsert(connection, database, export_schema, row, "updated_at")
+    connection.execute(upsertion("export_schema", _KEY[:1], row, "updated_at"), **row)
 
 
-def save_widths(
-    connection: Connection, database: Database, export: str, run_id: str, widths: Mapping[str, int]
-) -> None:
+def save_widths(connection: Connection, export: str, run_id: str, widths: Mapping[str, int]) -> None:
     row = {"export_name": export, "widths_json": dump_json(dict(widths)), "run_id": run_id}
-    _upsert(connection, database, export_shape, row, "updated_at")
+    connection.execute(upsertion("export_shape", _KEY[:1], row, "updated_at"), **row)
 
 
-def advance_committed(connection: Connection, database: Database, key: Key, boundary: Boundary) -> None:
+def advance_committed(connection: Connection, key: Key, boundary: Boundary) -> None:
     """Move the committed boundary forward, never back (PG3)."""
     known = _read_progression(connection, key, lock=True).committed
     if known is None or not _reaches(known, boundary):
-        _write_boundary(connection, database, key, "committed", boundary)
+        _write_boundary(connection, key, "committed", boundary)
 
 
 def _reaches(known: Boundary, wanted: Boundary) -> bool:
@@ -213,16 +209,14 @@ def _number(value: str) -> Decimal | None:
 
 
 def _read_progression(connection: Connection, key: Key, *, lock: bool = False) -> Progression:
-    query = select(export_progression).where(*_at(export_progression, key))
-    if lock:
-        query = query.with_for_update()
-    row = connection.execute(query).one_or_none()
+    query = _PROGRESSION + (connection.dialect.for_update if lock else "")
+    row = connection.first(query, export=key[0], prefix=key[1])
     if row is None:
         return Progression(None, None)
     return Progression(_boundary(row, "committed"), _boundary(row, "verified"))
 
 
-def _boundary(row: Row[Any], side: Side) -> Boundary | None:
+def _boundary(row: Row, side: Side) -> Boundary | None:
     fields = {
         name: getattr(row, f"last_{side}_{name}")
         for name in ("strategy", "run_id", "cursor", "chunk_index", "at")
@@ -232,9 +226,7 @@ def _boundary(row: Row[Any], side: Side) -> Boundary | None:
     return Boundary(**{**fields, "at": to_datetime(fields["at"])})
 
 
-def _write_boundary(
-    connection: Connection, database: Database, key: Key, side: Side, boundary: Boundary
-) -> None:
+def _write_boundary(connection: Connection, key: Key, side: Side, boundary: Boundary) -> None:
     row = {
         "export_name": key[0],
         "prefix": key[1],
@@ -243,26 +235,11 @@ def _write_boundary(
         f"last_{side}_chunk_index": boundary.chunk_index,
         f"last_{side}_run_id": boundary.run_id,
     }
-    _upsert(connection, database, export_progression, row, f"last_{side}_at")
+    connection.execute(upsertion("export_progression", _KEY, row, f"last_{side}_at"), **row)
 
 
-def _upsert(
-    connection: Connection, database: Database, table: Table, row: dict[str, Any], stamp: str
-) -> None:
-    """Insert ``row``, or replace the columns of the row with its key; column ``stamp`` gets the time."""
-    key = [column.name for column in table.primary_key]
-    statement = database.insert(table).values({stamp: database.now()})
-    replaced = {name: statement.excluded[name] for name in [*row, stamp] if name not in key}
-    statement = statement.on_conflict_do_update(index_elements=key, set_=replaced)
-    connection.execute(statement, {**row, **database.clock()})
-
-
-def _at(table: Table, key: Key) -> tuple[Any, Any]:
-    return (table.c.export_name == key[0], table.c.prefix == key[1])
-
-
-def _metrics_row(row: Row[Any]) -> dict[str, Any]:
-    found = dict(row._mapping)
+def _metrics_row(row: Row) -> dict[str, Any]:
+    found = row._asdict()
     details = json.loads(found.pop("details_json"))
     error = found.pop("error_json")
     found["run_at"] = to_datetime(found["run_at"])

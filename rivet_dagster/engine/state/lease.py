@@ -8,38 +8,50 @@ holder that stalled past its time cannot commit after its successor began.
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Exists, Row, bindparam, literal, select, update
-from sqlalchemy.engine import Connection
-
 from rivet_dagster.engine.errors import BusyError, RivetError
+from rivet_dagster.engine.state.connection import Connection, Dialect, Row
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.liveness import ProcessIdentity, current_process
 from rivet_dagster.engine.state.models import Claim, Lease, LeaseInfo
-from rivet_dagster.engine.state.schema import state_lease
 
 DEFAULT_TTL_S: Final = 30.0
 
 
-@functools.cache
-def fence() -> Exists:
+_LEASE_COLUMNS: Final = "lease_key, holder, token, expires_at, host, pid, pid_start, boot_id"
+_IS_NEWEST: Final = """
+    state_lease.lease_key = :fence_key AND state_lease.token = :fence_token
+    AND state_lease.holder IS NOT NULL"""
+_ADD_FREE: Final = f"""
+    INSERT INTO state_lease ({_LEASE_COLUMNS})
+    VALUES (:key, NULL, 0, 0, '', 0, 0, '')
+    ON CONFLICT DO NOTHING"""
+_TAKE: Final = """
+    UPDATE state_lease
+    SET holder = :holder, token = :token, expires_at = :now + :ttl_ms,
+        host = :host, pid = :pid, pid_start = :pid_start, boot_id = :boot_id
+    WHERE lease_key = :key"""
+_RENEW: Final = f"UPDATE state_lease SET expires_at = :now + :ttl_ms WHERE {_IS_NEWEST}"
+_RELEASE: Final = """
+    UPDATE state_lease SET holder = NULL, expires_at = 0
+    WHERE lease_key = :fence_key AND token = :fence_token"""
+_EXTEND_CLAIM: Final = """
+    UPDATE chunk_task SET claim_expires_at = :now + :ttl_ms
+    WHERE run_id = :run AND chunk_index = :index AND claim_token = :claim AND status = 'running'"""
+
+
+def fence(dialect: Dialect) -> str:
     """The condition that a lease (parameters ``fence_key``, ``fence_token``) is still the newest.
 
     On PostgreSQL it locks the lease's row until the transaction ends, which keeps a successor
     waiting (it asks for FOR UPDATE) and lets renewals and other workers' commits pass.
     """
-    held = select(literal(1)).where(
-        state_lease.c.lease_key == bindparam("fence_key"),
-        state_lease.c.token == bindparam("fence_token"),
-        state_lease.c.holder.is_not(None),
-    )
-    return held.with_for_update(read=True, key_share=True).exists()
+    return f"EXISTS (SELECT 1 FROM state_lease WHERE {_IS_NEWEST}{dialect.key_share})"
 
 
 def fence_params(lease: Lease) -> dict[str, Any]:
@@ -48,7 +60,7 @@ def fence_params(lease: Lease) -> dict[str, Any]:
 
 def check_fence(connection: Connection, lease: Lease) -> None:
     """Raise BusyError (RIVET_STATE_LEASE_LOST) unless ``lease`` is still the newest."""
-    if not connection.execute(select(fence()), fence_params(lease)).scalar_one():
+    if not connection.scalar(f"SELECT {fence(connection.dialect)}", **fence_params(lease)):
         raise lease_lost(lease)
 
 
@@ -89,12 +101,8 @@ class LeaseStore:
 
     def renew(self, lease: Lease) -> None:
         """Give ``lease`` its full time again. Raises BusyError (RIVET_STATE_LEASE_LOST)."""
-        statement, parameters = (
-            _renewal(self._db),
-            {**fence_params(lease), "ttl_ms": round(lease.ttl_s * 1000)},
-        )
         with self._db.single() as connection:
-            renewed = connection.execute(statement, {**parameters, **self._db.clock()}).rowcount
+            renewed = connection.execute(_RENEW, ttl_ms=round(lease.ttl_s * 1000), **fence_params(lease))
         if not renewed:
             raise lease_lost(lease)
 
@@ -105,79 +113,49 @@ class LeaseStore:
 
     def release(self, lease: Lease) -> None:
         """Free the key. Does nothing when the lease is not ours any more."""
-        statement = (
-            update(state_lease)
-            .where(state_lease.c.lease_key == lease.key, state_lease.c.token == lease.token)
-            .values(holder=None, expires_at=0)
-        )
         with self._db.single() as connection:
-            connection.execute(statement)
+            connection.execute(_RELEASE, **fence_params(lease))
 
     def holder(self, key: str) -> LeaseInfo | None:
         """Who holds ``key``; None when it is free, its time ran out or its process is dead."""
         with self._db.single() as connection:
-            row = self._read(connection, key)
+            row = _read(connection, key)
         return _live_holder(row) if row is not None else None
-
-    def _read(self, connection: Connection, key: str, *, lock: bool = False) -> Row[Any] | None:
-        statement = select(state_lease, _now(self._db)).where(state_lease.c.lease_key == bindparam("key"))
-        if lock:
-            statement = statement.with_for_update()
-        return connection.execute(statement, {"key": key, **self._db.clock()}).one_or_none()
 
     def _take(self, key: str, holder: str, ttl_s: float) -> Lease | LeaseInfo:
         """The lease, or who was faster."""
         process = current_process()
         with self._db.transaction() as connection:
-            row = self._read(connection, key, lock=True)
+            row = _read(connection, key, lock=connection.dialect.for_update)
             if row is None:
                 # two may insert at once: the row is made first, and taken like any other
-                free = _columns(None, 0, ProcessIdentity("", "", 0, 0))
-                insert = self._db.insert(state_lease).on_conflict_do_nothing()
-                connection.execute(insert, {"lease_key": key, "expires_at": 0, **free})
-                row = self._read(connection, key, lock=True)
+                connection.execute(_ADD_FREE, key=key)
+                row = _read(connection, key, lock=connection.dialect.for_update)
                 assert row is not None
             busy = _live_holder(row)
             if busy is not None:
                 return busy
             token = int(row.token) + 1
             connection.execute(
-                update(state_lease)
-                .where(state_lease.c.lease_key == bindparam("key"))
-                .values(expires_at=self._db.now() + bindparam("ttl_ms"), **_columns(holder, token, process)),
-                {"key": key, "ttl_ms": round(ttl_s * 1000), **self._db.clock()},
+                _TAKE,
+                key=key,
+                holder=holder,
+                token=token,
+                ttl_ms=round(ttl_s * 1000),
+                host=process.host,
+                pid=process.pid,
+                pid_start=process.pid_start,
+                boot_id=process.boot_id,
             )
         return Lease(key, holder, token, ttl_s)
 
 
-def _columns(holder: str | None, token: int, process: ProcessIdentity) -> dict[str, Any]:
-    return {
-        "holder": holder,
-        "token": token,
-        "host": process.host,
-        "pid": process.pid,
-        "pid_start": process.pid_start,
-        "boot_id": process.boot_id,
-    }
+def _read(connection: Connection, key: str, *, lock: str = "") -> Row | None:
+    query = f"SELECT {_LEASE_COLUMNS}, :now AS server_now FROM state_lease WHERE lease_key = :key"
+    return connection.first(query + lock, key=key)
 
 
-def _now(database: Database) -> ColumnElement[int]:
-    return database.now().label("server_now")
-
-
-def _renewal(database: Database) -> Any:
-    return (
-        update(state_lease)
-        .where(
-            state_lease.c.lease_key == bindparam("fence_key"),
-            state_lease.c.token == bindparam("fence_token"),
-            state_lease.c.holder.is_not(None),
-        )
-        .values(expires_at=database.now() + bindparam("ttl_ms"))
-    )
-
-
-def _live_holder(row: Row[Any]) -> LeaseInfo | None:
+def _live_holder(row: Row) -> LeaseInfo | None:
     left_ms = row.expires_at - row.server_now
     if row.holder is None or left_ms <= 0:
         return None
@@ -273,20 +251,9 @@ class LeaseKeeper:
 
 def extend_claims(database: Database, claims: tuple[tuple[str, int, int], ...], ttl_s: float) -> None:
     """Give claims (run id, unit index, token) that still stand ``ttl_s`` seconds from now."""
-    from rivet_dagster.engine.state.schema import chunk_task
-
     if not claims:
         return
-    statement = (
-        update(chunk_task)
-        .where(
-            chunk_task.c.run_id == bindparam("run"),
-            chunk_task.c.chunk_index == bindparam("index"),
-            chunk_task.c.claim_token == bindparam("claim"),
-            chunk_task.c.status == "running",
-        )
-        .values(claim_expires_at=database.now() + bindparam("ttl_ms"))
-    )
-    shared = {"ttl_ms": round(ttl_s * 1000), **database.clock()}
+    rows = [{"run": run, "index": index, "claim": claim} for run, index, claim in claims]
+    ttl_ms = round(ttl_s * 1000)
     with database.transaction() as connection:
-        connection.execute(statement, [{"run": r, "index": i, "claim": c, **shared} for r, i, c in claims])
+        connection.execute_many(_EXTEND_CLAIM, [{**row, "ttl_ms": ttl_ms} for row in rows])

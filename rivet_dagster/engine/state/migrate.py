@@ -2,7 +2,8 @@
 
 One transaction holds everything: the lock (SQLite: the write lock; PostgreSQL: an advisory lock),
 the look at the recorded revision, the backup and the whole ladder. Who comes second finds it done.
-Alembic is imported only when there is something to do; it costs more than a run's whole state work.
+Alembic and SQLAlchemy are imported only when there is something to do; they cost more than a run's whole
+state work.
 """
 
 from __future__ import annotations
@@ -11,19 +12,15 @@ import contextlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import text
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, OperationalError
-
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError
+from rivet_dagster.engine.state.connection import Connection
 from rivet_dagster.engine.state.database import Database
-from rivet_dagster.engine.state.schema import metadata
 
 VERSION_TABLE: Final = "rivet_schema_version"
 #: Every revision that was ever released, oldest first; the last one is what ``schema.py`` describes.
@@ -57,7 +54,7 @@ def migrate(database: Database, ladder: Ladder | None = None) -> None:
         if _at_head(_recorded(connection), ladder):
             return
     with database.transaction() as connection:
-        _lock(connection)
+        _lock(connection, database)
         recorded = _recorded(connection)
         if _at_head(recorded, ladder):
             return
@@ -79,34 +76,34 @@ def _at_head(recorded: str | None, ladder: Ladder) -> bool:
 
 def _recorded(connection: Connection) -> str | None:
     """The revision in the version table, None for a state without one."""
-    if VERSION_TABLE not in _existing_tables(connection):
+    if not _existing(connection, [VERSION_TABLE]):
         return None
-    row = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").first()
-    return None if row is None else str(row[0])
+    version: str | None = connection.scalar(f"SELECT version_num FROM {VERSION_TABLE}")
+    return version
 
 
-def _existing_tables(connection: Connection) -> set[str]:
-    """Names of ours that exist where an unqualified name would be looked up."""
-    names = [*metadata.tables, VERSION_TABLE]
-    if connection.dialect.name == "sqlite":
-        rows = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {str(row[0]) for row in rows} & set(names)
-    query = text(
-        "SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE to_regclass(name) IS NOT NULL"
-    )
-    return {str(row[0]) for row in connection.execute(query, {"names": names})}
+def _our_tables(connection: Connection) -> list[str]:
+    from rivet_dagster.engine.state.schema import metadata
+
+    return _existing(connection, [*metadata.tables, VERSION_TABLE])
 
 
-def _lock(connection: Connection) -> None:
-    if connection.dialect.name == "sqlite":
+def _existing(connection: Connection, names: Collection[str]) -> list[str]:
+    """Those of ``names`` that exist as tables where an unqualified name would be looked up, in order."""
+    query, array = connection.dialect.existing_tables, connection.dialect.array
+    return sorted(str(row.name) for row in connection.rows(query, names=array(names)))
+
+
+def _lock(connection: Connection, database: Database) -> None:
+    if database.backend == "sqlite":
         return  # BEGIN IMMEDIATE has it
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+    connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
     # a long ladder must not end because its session looks idle while Alembic is imported
-    connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '120s'")
+    connection.execute("SET LOCAL idle_in_transaction_session_timeout = '120s'")
     try:
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != "55P03":
+        connection.execute(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
+    except database.dialect.errors as error:
+        if getattr(error, "sqlstate", None) != "55P03":
             raise
         raise EnvironmentFault(
             f"another process has been migrating the state for {_LOCK_WAIT}",
@@ -115,7 +112,7 @@ def _lock(connection: Connection) -> None:
 
 
 def _refuse_foreign_tables(connection: Connection, database: Database) -> None:
-    foreign = sorted(_existing_tables(connection))
+    foreign = _our_tables(connection)
     if foreign:
         raise RefusalError(
             f"{database.location.display} has tables of other software under our names: {', '.join(foreign)}",
@@ -127,11 +124,14 @@ def _climb(connection: Connection, ladder: Ladder) -> None:
     from alembic import command
     from alembic.config import Config
 
+    from rivet_dagster.engine.state.alchemy import alchemy
+
     config = Config()
     config.set_main_option("script_location", str(ladder.scripts).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, ladder.head)
+    with alchemy(connection) as lent:
+        config.attributes["connection"] = lent
+        command.upgrade(config, ladder.head)
 
 
 def _back_up(connection: Connection, database: Database, recorded: str) -> None:
@@ -148,10 +148,9 @@ def _back_up(connection: Connection, database: Database, recorded: str) -> None:
 def _backup_failures(database: Database) -> Iterator[None]:
     try:
         yield
-    except (OSError, sqlite3.Error, DBAPIError) as error:
-        cause = getattr(error, "orig", None) or error
-        code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None) or ""
-        reason = f"{type(cause).__name__} {code}".rstrip()
+    except (OSError, sqlite3.Error, database.dialect.errors) as error:
+        code = getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", None) or ""
+        reason = f"{type(error).__name__} {code}".rstrip()
         raise RefusalError(
             f"state {database.location.display}: no backup could be made ({reason})",
             code="RIVET_STATE_BACKUP_FAILED",
@@ -185,9 +184,9 @@ def _back_up_file(path: Path, suffix: str) -> None:
 def _back_up_schema(connection: Connection, recorded: str, stamp: str) -> None:
     """Copies of our tables in a schema of their own, in the migration's own transaction."""
     schema = f"rivet_state_backup_{recorded}"
-    taken = connection.execute(text("SELECT to_regnamespace(:name)"), {"name": schema}).scalar()
+    taken = connection.scalar("SELECT to_regnamespace(:name)", name=schema)
     if taken is not None:  # of an earlier migration that somebody took back
         schema = f"{schema}_{stamp.lower()}"
-    connection.exec_driver_sql(f'CREATE SCHEMA "{schema}"')
-    for table in sorted(_existing_tables(connection)):
-        connection.exec_driver_sql(f'CREATE TABLE "{schema}"."{table}" AS TABLE "{table}"')
+    connection.execute(f'CREATE SCHEMA "{schema}"')
+    for table in _our_tables(connection):
+        connection.execute(f'CREATE TABLE "{schema}"."{table}" AS TABLE "{table}"')

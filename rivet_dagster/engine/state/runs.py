@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Row, bindparam, func, insert, select, update
-from sqlalchemy.engine import Connection
-
 from rivet_dagster.engine.errors import BusyError, InternalError
 from rivet_dagster.engine.plan.units import PartStats, WorkUnit
 from rivet_dagster.engine.redact import redact
+from rivet_dagster.engine.state.connection import Connection, Row, insertion, upsertion
 from rivet_dagster.engine.state.database import Database, to_datetime
 from rivet_dagster.engine.state.exports import advance_committed, save_cursor, save_schema, save_widths
 from rivet_dagster.engine.state.lease import check_fence, fence, fence_params
@@ -24,23 +22,42 @@ from rivet_dagster.engine.state.models import (
     RunHeader,
     RunStatus,
 )
-from rivet_dagster.engine.state.schema import chunk_run, chunk_task, export_metrics, file_log, run_journal
-from rivet_dagster.engine.state.units import add_events, dump_json, release_running, stats_json, task_row
-
-_METRIC_COLUMNS: Final = frozenset(
-    {
-        "duration_ms",
-        "total_rows",
-        "files_produced",
-        "bytes_written",
-        "bytes_read",
-        "retries",
-        "peak_rss_mb",
-        "longest_chunk_ms",
-        "cursor_min",
-        "cursor_max",
-    }
+from rivet_dagster.engine.state.units import (
+    add_events,
+    add_parts,
+    dump_json,
+    release_running,
+    stats_json,
+    task_row,
 )
+
+_METRIC_COLUMNS: Final = (
+    "duration_ms",
+    "total_rows",
+    "files_produced",
+    "bytes_written",
+    "bytes_read",
+    "retries",
+    "peak_rss_mb",
+    "longest_chunk_ms",
+    "cursor_min",
+    "cursor_max",
+)
+_RUN: Final = """
+    SELECT run_id, export_name, prefix, mode, plan_hash, status, parent_run_id, consistency, schema_json,
+        source_identity, max_chunk_attempts, holder, created_at, updated_at
+    FROM chunk_run"""
+_OPEN_RUN: Final = "SELECT run_id FROM chunk_run WHERE export_name = :export AND status = 'in_progress'"
+_PARTS: Final = """
+    SELECT run_id, export_name, chunk_index, file_name, row_count, bytes, fingerprint, md5, format,
+        compression, attempt, checksums_json, origin_run_id, created_at, stats_json
+    FROM file_log WHERE run_id = :run ORDER BY chunk_index, file_name"""
+_PART_NAMES: Final = """
+    SELECT file_log.file_name, chunk_run.run_id, chunk_run.status
+    FROM file_log JOIN chunk_run ON chunk_run.run_id = file_log.run_id
+    WHERE chunk_run.export_name = :export AND chunk_run.prefix = :prefix
+    ORDER BY chunk_run.created_at, chunk_run.run_id"""
+_JOURNAL: Final = "SELECT run_id, seq, at, event, json FROM run_journal WHERE run_id = :run ORDER BY seq"
 
 
 class RunStore:
@@ -64,31 +81,24 @@ class RunStore:
         an open run, which must be continued or interrupted first.
         """
         carried = completed or {}
-        now, clock = self._db.now(), self._db.clock()
         with self._db.transaction() as connection:
             check_fence(connection, lease)
             self._refuse_second_run(connection, header.export_name)
-            connection.execute(
-                insert(chunk_run).values(created_at=now, updated_at=now), {**_header_row(header), **clock}
-            )
-            tasks = [{**_task(header.run_id, unit, carried.get(unit.index)), **clock} for unit in units]
+            row = _header_row(header)
+            connection.execute(insertion("chunk_run", row, "created_at", "updated_at"), **row)
+            tasks = [_task(header.run_id, unit, carried.get(unit.index)) for unit in units]
             if tasks:
-                connection.execute(insert(chunk_task).values(updated_at=now), tasks)
-            parts = [{**_carried(header, row), **clock} for rows in carried.values() for row in rows]
-            if parts:
-                connection.execute(insert(file_log).values(created_at=now), parts)
-            add_events(connection, self._db, header.run_id, events)
+                connection.execute_many(insertion("chunk_task", tasks[0], "updated_at"), tasks)
+            add_parts(connection, [_carried(header, part) for parts in carried.values() for part in parts])
+            add_events(connection, header.run_id, events)
 
     def _refuse_second_run(self, connection: Connection, export: str) -> None:
-        query = select(chunk_run.c.run_id).where(
-            chunk_run.c.export_name == export, chunk_run.c.status == "in_progress"
-        )
-        other = connection.execute(query).scalar_one_or_none()
+        other = connection.scalar(_OPEN_RUN, export=export)
         if other is not None:
             raise BusyError(f"run {other} is open", code="RIVET_STATE_RUN_IN_PROGRESS", export=export)
 
     def get_run(self, run_id: str) -> RunHeader | None:
-        return self._one_run(select(chunk_run).where(chunk_run.c.run_id == run_id))
+        return self._one_run(f"{_RUN} WHERE run_id = :run", run=run_id)
 
     def open_run(self, export: str) -> RunHeader | None:
         """The run of ``export`` that is in progress (at most one is)."""
@@ -98,66 +108,50 @@ class RunStore:
         self, export: str, statuses: Sequence[RunStatus] = ("completed",), *, prefix: str | None = None
     ) -> RunHeader | None:
         """The run that began last among those of ``export`` with one of ``statuses``."""
-        query = (
-            select(chunk_run)
-            .where(chunk_run.c.export_name == export, chunk_run.c.status.in_(statuses))
-            .order_by(chunk_run.c.created_at.desc(), chunk_run.c.run_id.desc())
-            .limit(1)
-        )
+        wanted = f"export_name = :export AND {self._db.dialect.among('status', 'statuses', 'text')}"
+        parameters = {"export": export, "statuses": self._db.dialect.array(statuses)}
         if prefix is not None:
-            query = query.where(chunk_run.c.prefix == prefix)
-        return self._one_run(query)
+            wanted += " AND prefix = :prefix"
+            parameters["prefix"] = prefix
+        newest = "ORDER BY created_at DESC, run_id DESC LIMIT 1"
+        return self._one_run(f"{_RUN} WHERE {wanted} {newest}", **parameters)
 
-    def _one_run(self, query: Any) -> RunHeader | None:
+    def _one_run(self, query: str, **parameters: Any) -> RunHeader | None:
         with self._db.single() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.first(query, **parameters)
         return None if row is None else _header(row)
 
     def parts(self, run_id: str) -> tuple[PartRow, ...]:
         """The parts of a run, carried ones too, by unit and name."""
-        query = (
-            select(file_log)
-            .where(file_log.c.run_id == run_id)
-            .order_by(file_log.c.chunk_index, file_log.c.file_name)
-        )
         with self._db.single() as connection:
-            return tuple(_part_row(row) for row in connection.execute(query))
+            return tuple(_part_row(row) for row in connection.rows(_PARTS, run=run_id))
 
     def all_part_names(self, export: str, prefix: str) -> dict[str, tuple[str, RunStatus]]:
         """Every recorded part under ``prefix``: file name -> the last run that has it, and its status."""
-        query = (
-            select(file_log.c.file_name, chunk_run.c.run_id, chunk_run.c.status)
-            .join(chunk_run, chunk_run.c.run_id == file_log.c.run_id)
-            .where(chunk_run.c.export_name == export, chunk_run.c.prefix == prefix)
-            .order_by(chunk_run.c.created_at, chunk_run.c.run_id)
-        )
         with self._db.single() as connection:
-            return {row.file_name: (row.run_id, row.status) for row in connection.execute(query)}
+            rows = connection.rows(_PART_NAMES, export=export, prefix=prefix)
+        return {row.file_name: (row.run_id, row.status) for row in rows}
 
     def replaced_runs(self, export: str) -> frozenset[str]:
         """Runs of which a later, complete run replaced units and carried the others."""
-        query = select(chunk_run.c.parent_run_id).where(
-            chunk_run.c.export_name == export,
-            chunk_run.c.status == "completed",
-            chunk_run.c.parent_run_id.is_not(None),
-        )
+        wanted = "export_name = :export AND status = 'completed' AND parent_run_id IS NOT NULL"
         with self._db.single() as connection:
-            return frozenset(connection.execute(query).scalars())
+            rows = connection.rows(f"{_RUN} WHERE {wanted}", export=export)
+        return frozenset(row.parent_run_id for row in rows)
 
     def journal(self, run_id: str) -> tuple[JournalRow, ...]:
         """The events of a run in the order in which they were recorded."""
-        query = select(run_journal).where(run_journal.c.run_id == run_id).order_by(run_journal.c.seq)
         with self._db.single() as connection:
             return tuple(
                 JournalRow(row.run_id, row.seq, to_datetime(row.at), row.event, json.loads(row.json))
-                for row in connection.execute(query)
+                for row in connection.rows(_JOURNAL, run=run_id)
             )
 
     def add_journal(self, run_id: str, lease: Lease, events: Sequence[JournalEvent]) -> None:
         """Record events that go with no other change."""
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            add_events(connection, self._db, run_id, events)
+            add_events(connection, run_id, events)
 
     def finish_run(self, run_id: str, lease: Lease, finish: RunFinish) -> None:
         """End a run: status, figures (I4), cursor (I3), schema, boundary and events, all or nothing.
@@ -171,63 +165,56 @@ class RunStore:
                 return
             if finish.status == "completed":
                 _refuse_unfinished(connection, run_id)
-            release_running(connection, self._db, run_id)
+            release_running(connection, run_id)
             where = (run.export_name, run.prefix)
             if finish.cursor is not None:
-                save_cursor(connection, self._db, where, run_id, finish.cursor)
+                save_cursor(connection, where, run_id, finish.cursor)
             if finish.schema_json is not None:
-                save_schema(connection, self._db, run.export_name, run_id, finish.schema_json)
+                save_schema(connection, run.export_name, run_id, finish.schema_json)
             if finish.widths is not None:
-                save_widths(connection, self._db, run.export_name, run_id, finish.widths)
+                save_widths(connection, run.export_name, run_id, finish.widths)
             if finish.committed is not None:
-                advance_committed(connection, self._db, where, finish.committed)
+                advance_committed(connection, where, finish.committed)
             self._save_metrics(connection, run_id, run, finish)
-            add_events(connection, self._db, run_id, finish.events)
+            add_events(connection, run_id, finish.events)
 
     def record_failure(self, run_id: str, lease: Lease, finish: RunFinish) -> None:
         """Keep the figures of an attempt at a run that failed; the run stays open, to be continued.
 
         A run has one row of figures: that of its last attempt.
         """
-        query = select(chunk_run.c.export_name, chunk_run.c.prefix, chunk_run.c.mode).where(
-            chunk_run.c.run_id == run_id
-        )
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            run = connection.execute(query).one_or_none()
+            run = connection.first(f"{_RUN} WHERE run_id = :run", run=run_id)
             if run is None:  # it failed before it was recorded
                 return
-            release_running(connection, self._db, run_id)
+            release_running(connection, run_id)
             self._save_metrics(connection, run_id, run, finish)
-            add_events(connection, self._db, run_id, finish.events)
+            add_events(connection, run_id, finish.events)
 
     def interrupt_run(self, run_id: str, lease: Lease, *, events: Sequence[JournalEvent] = ()) -> None:
         """Give a run up: it is continued no more, and its parts are leftovers."""
         with self._db.transaction() as connection:
             if self._end(connection, run_id, lease, "interrupted") is not None:
-                release_running(connection, self._db, run_id)
-                add_events(connection, self._db, run_id, events)
+                release_running(connection, run_id)
+                add_events(connection, run_id, events)
 
-    def _end(self, connection: Connection, run_id: str, lease: Lease, status: RunStatus) -> Row[Any] | None:
+    def _end(self, connection: Connection, run_id: str, lease: Lease, status: RunStatus) -> Row | None:
         """in_progress -> status. None when it had that status before; raises when it cannot have it."""
-        statement = (
-            update(chunk_run)
-            .where(chunk_run.c.run_id == bindparam("run"), chunk_run.c.status == "in_progress", fence())
-            .values(status=bindparam("new_status"), updated_at=self._db.now())
-            .returning(chunk_run.c.export_name, chunk_run.c.prefix, chunk_run.c.mode)
-        )
-        parameters = {"run": run_id, "new_status": status, **fence_params(lease), **self._db.clock()}
-        row = connection.execute(statement, parameters).one_or_none()
+        statement = f"""
+            UPDATE chunk_run SET status = :status, updated_at = :now
+            WHERE run_id = :run AND status = 'in_progress' AND {fence(connection.dialect)}
+            RETURNING export_name, prefix, mode"""
+        row = connection.first(statement, run=run_id, status=status, **fence_params(lease))
         if row is not None:
             return row
         check_fence(connection, lease)
-        query = select(chunk_run.c.status).where(chunk_run.c.run_id == run_id)
-        before = connection.execute(query).scalar_one_or_none()
+        before = connection.scalar("SELECT status FROM chunk_run WHERE run_id = :run", run=run_id)
         if before == status:
             return None
         raise InternalError(f"run {run_id} is {before or 'unknown'} and cannot become {status}")
 
-    def _save_metrics(self, connection: Connection, run_id: str, run: Any, finish: RunFinish) -> None:
+    def _save_metrics(self, connection: Connection, run_id: str, run: Row, finish: RunFinish) -> None:
         others = {k: v for k, v in finish.metrics.items() if k not in _METRIC_COLUMNS}
         row = {
             "run_id": run_id,
@@ -238,17 +225,12 @@ class RunStore:
             "details_json": redact(dump_json(others)),
             **{column: finish.metrics.get(column) for column in _METRIC_COLUMNS},
         }
-        statement = self._db.insert(export_metrics).values(run_at=self._db.now())
-        replaced = {column: statement.excluded[column] for column in [*row, "run_at"] if column != "run_id"}
-        connection.execute(
-            statement.on_conflict_do_update(index_elements=["run_id"], set_=replaced),
-            {**row, **self._db.clock()},
-        )
+        connection.execute(upsertion("export_metrics", ("run_id",), row, "run_at"), **row)
 
 
 def _refuse_unfinished(connection: Connection, run_id: str) -> None:
-    query = select(func.count()).where(chunk_task.c.run_id == run_id, chunk_task.c.status != "completed")
-    count = connection.execute(query).scalar_one()
+    query = "SELECT count(*) FROM chunk_task WHERE run_id = :run AND status != 'completed'"
+    count = connection.scalar(query, run=run_id)
     if count:
         raise InternalError(f"run {run_id} cannot be completed: {count} units are not")
 
@@ -270,8 +252,8 @@ def _header_row(header: RunHeader) -> dict[str, Any]:
     }
 
 
-def _header(row: Row[Any]) -> RunHeader:
-    found = dict(row._mapping)
+def _header(row: Row) -> RunHeader:
+    found = row._asdict()
     for name in ("created_at", "updated_at"):
         found[name] = to_datetime(found[name])
     return RunHeader(**found)
@@ -305,7 +287,7 @@ def _carried(header: RunHeader, part: PartRow) -> dict[str, Any]:
     }
 
 
-def _part_row(row: Row[Any]) -> PartRow:
+def _part_row(row: Row) -> PartRow:
     return PartRow(
         run_id=row.run_id,
         export_name=row.export_name,

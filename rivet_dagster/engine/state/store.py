@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from sqlalchemy.engine import Connection
-
 from rivet_dagster.engine.errors import RefusalError
+from rivet_dagster.engine.state.connection import Connection
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.exports import ExportStore
 from rivet_dagster.engine.state.lease import LeaseStore
@@ -28,7 +27,7 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore):
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._statements = UnitStatements(database)
+        self._statements = UnitStatements(database.dialect)
 
     @classmethod
     def open(cls, location: StateLocation, *, source_identity: str = "") -> StateStore:
@@ -73,17 +72,17 @@ def _refuse_other_source(database: Database, source_identity: str) -> None:
         if not _has_runs(connection):
             return
         named = "SELECT source_identity FROM chunk_run WHERE source_identity <> ''"
-        row = connection.exec_driver_sql(f"{named} ORDER BY created_at DESC LIMIT 1").first()
-    if row is not None and row[0] != source_identity:
+        known = connection.scalar(f"{named} ORDER BY created_at DESC LIMIT 1")
+    if known is not None and known != source_identity:
         raise RefusalError(
-            f"state {database.location.display} belongs to {row[0]}, not to {source_identity}",
+            f"state {database.location.display} belongs to {known}, not to {source_identity}",
             code="RIVET_STATE_FOREIGN",
         )
 
 
 def _has_runs(connection: Connection) -> bool:
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'chunk_run'"
-    return connection.exec_driver_sql(query).first() is not None
+    return connection.first(query) is not None
 
 
 __all__ = ["Claim", "StateStore"]

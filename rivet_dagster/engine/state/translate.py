@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Iterator
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-
 from rivet_dagster.engine.errors import EnvironmentFault, InternalError, RivetError, TransientError
+from rivet_dagster.engine.state.pool import PoolExhaustedError
 
 _SQLITE_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
 _SQLITE_DENIED: Final = frozenset(
@@ -50,25 +46,16 @@ _PG_DENIED: Final = (
 )
 
 
-@contextlib.contextmanager
-def translated(place: str) -> Iterator[None]:
-    """Driver errors of the block as RivetError. ``place`` names the state, without secrets."""
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise translate(error, place) from error
+def translate(error: Exception, place: str, *, lost: bool = False) -> RivetError:
+    """The RivetError for one of sqlite3, psycopg or the pool.
 
-
-def translate(error: Exception, place: str) -> RivetError:
-    """The RivetError for an error of SQLAlchemy, sqlite3 or psycopg."""
-    original: BaseException | None = error
-    if isinstance(error, DBAPIError):
-        original = error.orig
-    if isinstance(original, sqlite3.Error):
-        return _from_sqlite(original, place)
-    if isinstance(error, PoolTimeout):
+    place: the state's name, without secrets. lost: the connection ended with the error.
+    """
+    if isinstance(error, PoolExhaustedError):
         return TransientError(f"state {place}: every connection is in use", code="RIVET_STATE_UNAVAILABLE")
-    return _from_postgres(error, original, place)
+    if isinstance(error, sqlite3.Error):
+        return _from_sqlite(error, place)
+    return _from_postgres(error, place, lost=lost)
 
 
 def _from_sqlite(error: sqlite3.Error, place: str) -> RivetError:
@@ -84,16 +71,14 @@ def _from_sqlite(error: sqlite3.Error, place: str) -> RivetError:
     return InternalError(f"state {place}: {name}")
 
 
-def _from_postgres(error: Exception, original: BaseException | None, place: str) -> RivetError:
+def _from_postgres(error: Exception, place: str, *, lost: bool) -> RivetError:
     import psycopg
 
-    sqlstate = getattr(original, "sqlstate", None)
-    what = type(original or error).__name__
-    text = f"state {place}: {what}" + (f" {sqlstate}" if sqlstate else "")
+    sqlstate = getattr(error, "sqlstate", None)
+    text = f"state {place}: {type(error).__name__}" + (f" {sqlstate}" if sqlstate else "")
     if sqlstate is not None and sqlstate.startswith(_PG_DENIED):
         return EnvironmentFault(text, code="RIVET_STATE_NOT_WRITABLE", sqlstate=sqlstate)
-    lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    if sqlstate is None and isinstance(original, psycopg.OperationalError | psycopg.InterfaceError):
+    if sqlstate is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         lost = True  # no server answered: refused, timed out, cut off, or a start that it denied
     if lost or (sqlstate is not None and sqlstate.startswith(_PG_TRANSIENT)):
         return TransientError(text, code="RIVET_STATE_UNAVAILABLE", sqlstate=sqlstate)

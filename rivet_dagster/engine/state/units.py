@@ -6,29 +6,25 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from sqlalchemy import (
-    Row,
-    bindparam,
-    exists,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.engine import Connection
-
 from rivet_dagster.engine.errors import crashed_object
 from rivet_dagster.engine.plan.units import Part, PartStats, UnitKind, WorkUnit
 from rivet_dagster.engine.redact import redact
+from rivet_dagster.engine.state.connection import Connection, Row, insertion
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.lease import check_fence, fence_params, lease_lost
 from rivet_dagster.engine.state.models import Claim, JournalEvent, Lease, RunProgress, UnitRow
-from rivet_dagster.engine.state.schema import (
-    chunk_task,
-    run_journal,
-)
-from rivet_dagster.engine.state.unit_statements import UnitStatements
+from rivet_dagster.engine.state.unit_statements import WORK_UNIT, UnitStatements
 
 DEFAULT_CLAIM_TTL_S: Final = 300.0
+
+_UNITS: Final = f"""
+    SELECT {WORK_UNIT}, status, attempts, rows_written, bytes, seconds, last_error_json, is_final, claimed_by
+    FROM chunk_task WHERE run_id = :run ORDER BY chunk_index"""
+_RELEASE_RUNNING: Final = """
+    UPDATE chunk_task
+    SET status = 'pending', claimed_by = NULL, claim_expires_at = NULL, updated_at = :now
+    WHERE run_id = :run AND status = 'running'"""
+_ADD_EVENT: Final = insertion("run_journal", ("run_id", "event", "json"), "at")
 
 
 class UnitStore:
@@ -39,14 +35,14 @@ class UnitStore:
 
     def units(self, run_id: str) -> tuple[UnitRow, ...]:
         """Every unit of a run, by index."""
-        statement = select(chunk_task).where(chunk_task.c.run_id == run_id).order_by(chunk_task.c.chunk_index)
         with self._db.single() as connection:
-            return tuple(_unit_row(row) for row in connection.execute(statement))
+            return tuple(_unit_row(row) for row in connection.rows(_UNITS, run=run_id))
 
     def progress(self, run_id: str) -> RunProgress:
         """How many units are where, and when a claim may find one again."""
         with self._db.single() as connection:
-            row = connection.execute(self._statements.progress, {"run": run_id, **self._db.clock()}).one()
+            row = connection.first(self._statements.progress, run=run_id)
+        assert row is not None  # of counts there always is one
         next_in_s = None if row.next_in_ms is None else max(0.0, row.next_in_ms / 1000)
         counts = (row.total, row.pending, row.running, row.completed, row.waiting, row.failed)
         total, pending, running, completed, waiting, failed = (int(count or 0) for count in counts)
@@ -67,19 +63,18 @@ class UnitStore:
         worker let its claim run out. Safe for any number of workers on any number of hosts.
         Raises BusyError (RIVET_STATE_LEASE_LOST).
         """
-        parameters = {
+        parameters: dict[str, Any] = {
             "run": run_id,
             "worker": worker,
             "ttl_ms": round(ttl_s * 1000),
             **fence_params(lease),
-            **self._db.clock(),
         }
         statement = self._statements.claim
         if only is not None:
             statement = self._statements.claim_only
-            parameters["only"] = self._db.integers(only)
+            parameters["only"] = self._db.dialect.array(only)
         with self._db.single() as connection:
-            row = connection.execute(statement, parameters).one_or_none()
+            row = connection.first(statement, **parameters)
             if row is not None:
                 return Claim(
                     run_id,
@@ -119,10 +114,8 @@ class UnitStore:
         }
         with self._db.transaction() as connection:
             if self._close_claim(connection, "completed", claim, lease, figures):
-                clock = self._db.clock()
-                if rows:
-                    connection.execute(self._statements.add_part, [{**row, **clock} for row in rows])
-                add_events(connection, self._db, claim.run_id, events)
+                add_parts(connection, rows)
+                add_events(connection, claim.run_id, events)
 
     def fail_unit(
         self,
@@ -146,39 +139,29 @@ class UnitStore:
         }
         with self._db.transaction() as connection:
             if self._close_claim(connection, "failed", claim, lease, figures):
-                add_events(connection, self._db, claim.run_id, events)
+                add_events(connection, claim.run_id, events)
 
     def has_claimable_later(self, run_id: str, *, only: Collection[int] | None = None) -> bool:
         """A unit (of ``only``) may yet be given out: it is pending, waits, or its worker may fail."""
-        statement = select(exists(self._statements.unsettled))
-        parameters: dict[str, Any] = {"run": run_id}
+        statement, parameters = self._statements.is_unsettled, {}
         if only is not None:
-            statement = select(exists(self._statements.unsettled_only))
-            parameters["only"] = self._db.integers(only)
+            statement = self._statements.is_unsettled_only
+            parameters = {"only": self._db.dialect.array(only)}
         with self._db.single() as connection:
-            return bool(connection.execute(statement, parameters).scalar_one())
+            return bool(connection.scalar(statement, run=run_id, **parameters))
 
     def reset_running(self, run_id: str, lease: Lease) -> int:
         """Put the units that a dead holder's workers had back to pending (I5). How many there were."""
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            return release_running(connection, self._db, run_id)
+            return release_running(connection, run_id)
 
     def requeue(self, run_id: str, indexes: Collection[int], lease: Lease) -> int:
         """Give failed units that a person chose all their attempts again. How many there were."""
-        statement = (
-            update(chunk_task)
-            .where(
-                chunk_task.c.run_id == bindparam("run"),
-                self._db.among(chunk_task.c.chunk_index, "only"),
-                chunk_task.c.status == "failed",
-            )
-            .values(status="pending", attempts=0, is_final=False, retry_at=None, updated_at=self._db.now())
-        )
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            parameters = {"run": run_id, "only": self._db.integers(indexes), **self._db.clock()}
-            return connection.execute(statement, parameters).rowcount
+            only = connection.dialect.array(indexes)
+            return connection.execute(self._statements.requeue, run=run_id, only=only)
 
     def _close_claim(
         self,
@@ -191,43 +174,34 @@ class UnitStore:
         """False when this very claim was closed like this before. Raises when it is not ours any more."""
         statement = self._statements.complete if status == "completed" else self._statements.fail
         identity = {"run": claim.run_id, "index": claim.unit.index, "claim": claim.token}
-        parameters = {**identity, **figures, **fence_params(lease), **self._db.clock()}
-        if connection.execute(statement, parameters).rowcount == 1:
+        if connection.execute(statement, **identity, **figures, **fence_params(lease)) == 1:
             return True
         check_fence(connection, lease)
-        if connection.execute(self._statements.claim_status, identity).scalar_one_or_none() == status:
+        if connection.scalar(self._statements.claim_status, **identity) == status:
             return False
         raise lease_lost(lease)
 
     def _give_up_abandoned(self, connection: Connection, run_id: str) -> None:
         """Units whose last allowed worker vanished are failed; else nobody would ever finish them."""
-        parameters = {"run": run_id, **self._db.clock()}
-        if connection.execute(self._statements.has_abandoned, parameters).scalar_one():
-            parameters["error"] = json.dumps(crashed_object())
-            connection.execute(self._statements.give_up, parameters)
+        if connection.scalar(self._statements.has_abandoned, run=run_id):
+            connection.execute(self._statements.give_up, run=run_id, error=json.dumps(crashed_object()))
 
 
-def release_running(connection: Connection, database: Database, run_id: str) -> int:
+def release_running(connection: Connection, run_id: str) -> int:
     """running -> pending; a worker that still holds one of them cannot commit it any more."""
-    statement = (
-        update(chunk_task)
-        .where(chunk_task.c.run_id == bindparam("run"), chunk_task.c.status == "running")
-        .values(status="pending", claimed_by=None, claim_expires_at=None, updated_at=database.now())
-    )
-    return connection.execute(statement, {"run": run_id, **database.clock()}).rowcount
+    return connection.execute(_RELEASE_RUNNING, run=run_id)
 
 
-def add_events(
-    connection: Connection, database: Database, run_id: str, events: Sequence[JournalEvent]
-) -> None:
+def add_events(connection: Connection, run_id: str, events: Sequence[JournalEvent]) -> None:
     """Append to the run's journal within the caller's transaction."""
-    if not events:
-        return
-    clock = database.clock()
-    rows = [
-        {"run_id": run_id, "event": e.event, "json": redact(dump_json(e.detail)), **clock} for e in events
-    ]
-    connection.execute(insert(run_journal).values(at=database.now()), rows)
+    rows = [{"run_id": run_id, "event": e.event, "json": redact(dump_json(e.detail))} for e in events]
+    connection.execute_many(_ADD_EVENT, rows)
+
+
+def add_parts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of ``file_log``, all columns but ``id`` and ``created_at``."""
+    if rows:
+        connection.execute_many(insertion("file_log", rows[0], "created_at"), rows)
 
 
 def dump_json(value: object) -> str:
@@ -283,7 +257,7 @@ def stats_json(stats: PartStats | None) -> str | None:
     return None if stats is None else dump_json(stats.as_json())
 
 
-def _work_unit(row: Row[Any]) -> WorkUnit:
+def _work_unit(row: Row) -> WorkUnit:
     return WorkUnit(
         row.chunk_index,
         UnitKind(row.kind),
@@ -295,7 +269,7 @@ def _work_unit(row: Row[Any]) -> WorkUnit:
     )
 
 
-def _unit_row(row: Row[Any]) -> UnitRow:
+def _unit_row(row: Row) -> UnitRow:
     return UnitRow(
         unit=_work_unit(row),
         status=row.status,
@@ -304,6 +278,6 @@ def _unit_row(row: Row[Any]) -> UnitRow:
         bytes=row.bytes,
         seconds=row.seconds,
         error=None if row.last_error_json is None else json.loads(row.last_error_json),
-        final=row.is_final,
+        final=bool(row.is_final),
         claimed_by=row.claimed_by,
     )

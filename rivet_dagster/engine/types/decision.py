@@ -32,13 +32,13 @@ class Column:
     name: as the source spells it. native_type: the source's name of the type, e.g. ``numeric``.
     arrow: type in the file (extension types included). select: SQL expression that the read puts in
     its SELECT list, already quoted. wire: how the kernel decodes the value (source specific code).
-    scale: target scale of a decimal, else 0. nullable: the catalog does not rule NULL out.
+    scale: target scale of a decimal, else 0. nullable: the catalog does not rule NULL out; where it
+    does, the file says so too (``required``).
     distinct: distinct values, estimated (None: unknown); the writer chooses encodings with it.
     integer: the source's values are integers, whatever the file's type is. declared: an override of
     the export decided the type, and found is what it would be without. parses: the source parses text
     on the way and may refuse a value. nulls_unfit: values that the type cannot hold become NULL,
-    counted. required: never NULL in the file (columns of our own alone). added: it is ours, not the
-    source's.
+    counted. added: it is ours, not the source's.
     """
 
     name: str
@@ -58,7 +58,6 @@ class Column:
     declared: bool = False
     parses: bool = False
     nulls_unfit: bool = False
-    required: bool = False
     added: bool = False
 
     @property
@@ -66,8 +65,13 @@ class Column:
         """The type that stands for the source's own, whatever an override writes: planning asks it."""
         return self.arrow if self.found is None else self.found
 
+    @property
+    def required(self) -> bool:
+        """Whether no cell of the file can be NULL: the source promises it, and no policy breaks it."""
+        return not (self.nullable or self.nulls_unfit)
+
     def field(self) -> pa.Field:
-        """The Arrow field with provenance metadata (T3). NOT NULL is not carried (ADR-0016)."""
+        """The Arrow field with provenance metadata (T3) and the source's NOT NULL (ADR-0019)."""
         metadata = {"rivet.native_type": self.native_type, "rivet.fidelity": str(self.fidelity)}
         if self.logical_type:
             metadata["rivet.logical_type"] = self.logical_type
@@ -84,3 +88,23 @@ class Column:
 
 def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema([c.field() for c in columns])
+
+
+def type_report(columns: Iterable[Column]) -> list[dict[str, Any]]:
+    """What becomes of each column: name, type of the source and of the file, fidelity, text form.
+
+    declared: the export says so itself. required: no cell of the file is NULL. note: who reads it wrong.
+    """
+    return [
+        {
+            "column": c.name,
+            "source": c.native_type,
+            "file": str(c.arrow),
+            "fidelity": str(c.fidelity),
+            "text_form": c.text_form or "",
+            "declared": c.declared,
+            "required": c.required,
+            "note": "DuckDB takes it for a DOUBLE" if pa.types.is_decimal256(c.arrow) else "",
+        }
+        for c in columns
+    ]

@@ -17,8 +17,9 @@ def still_counted(manifests: Iterable[Manifest]) -> set[str]:
 
 
 def _is_pass(manifest: Manifest) -> bool:
-    """Whether the run replaced all that was there: it began at no value of a cursor."""
-    return not _accumulates(manifest) or manifest.source.extraction.cursor_low is None
+    """Whether the run replaced all that was there: it began at no value of a cursor. First windows of the
+    reference do not."""
+    return manifest.additions is not None and manifest.source.extraction.cursor_low is None
 
 
 def _finished(manifest: Manifest) -> datetime:

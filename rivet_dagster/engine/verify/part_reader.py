@@ -10,6 +10,7 @@ import pyarrow.csv as pv
 import pyarrow.parquet as pq
 
 from rivet_dagster.engine.types.decision import Column
+from rivet_dagster.engine.types.iso_times import parse_times
 
 _BATCH_ROWS: Final = 65_536
 _BATCH_BYTES: Final = 32 << 20
@@ -65,8 +66,12 @@ def csv_types(columns: Sequence[Column]) -> dict[str, pa.DataType]:
 
 def csv_batches(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     """The rows of a CSV part, with these columns and types; an empty field is NULL, ``""`` is not."""
+    # Arrow's CSV reader knows neither years outside 1 to 9999 nor decimal256
+    times = {name for name, kind in types.items() if pa.types.is_date32(kind) or pa.types.is_timestamp(kind)}
+    wide = {name for name, kind in types.items() if pa.types.is_decimal256(kind)}
+    schema = pa.schema(dict(types))
     convert = pv.ConvertOptions(
-        column_types=dict(types),
+        column_types={**types, **dict.fromkeys(times | wide, pa.string())},
         include_columns=list(types),
         null_values=[""],
         strings_can_be_null=True,
@@ -75,7 +80,12 @@ def csv_batches(file: BinaryIO, types: Mapping[str, pa.DataType]) -> Iterator[pa
     read = pv.ReadOptions(use_threads=False, block_size=_BATCH_BYTES)
     parse = pv.ParseOptions(newlines_in_values=True)
     with pv.open_csv(file, read, parse, convert) as reader:
-        yield from reader
+        for batch in reader:
+            columns = [
+                parse_times(column, types[name]) if name in times else column.cast(types[name])
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _rows_a_batch(group: Any) -> int:

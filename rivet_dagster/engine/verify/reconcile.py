@@ -52,6 +52,8 @@ class Whole:
 class UnitComparison:
     """One unit, or the whole run when its units cannot be asked for again (index is then None).
 
+    A folder of ``partition_by`` that no run had has a partition and no index.
+
     A count of None is not known. columns: name -> statistics that differ.
     """
 
@@ -68,7 +70,7 @@ class UnitComparison:
 
     def as_json(self) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "kind": "table" if self.index is None else "chunk",
+            "kind": "table" if self.index is None and not self.partition else "chunk",
             "identifier": self.identifier,
             "source_count": self.source_rows,
             "exported_count": self.exported_rows,

@@ -21,9 +21,12 @@ _STATUSES: Final = frozenset({"match", "mismatch", "unknown"})
 
 @dataclass(frozen=True, slots=True)
 class RepairAction:
-    """One unit to run again. partition: the Dagster partition that it belongs to, "" when not known."""
+    """One unit to run again. partition: the Dagster partition that it belongs to, "" when not known.
 
-    chunk_index: int
+    chunk_index: None for a folder of ``partition_by`` that no run had.
+    """
+
+    chunk_index: int | None
     start_key: str | None
     end_key: str | None
     reason: str
@@ -76,7 +79,7 @@ def plan_repair(report: ReconcileReport, *, include_unknown: bool = False) -> Re
             continue
         if not (wrong or include_unknown):
             skipped.append((unit.identifier, f"not compared: {reason}"))
-        elif unit.index is None:
+        elif unit.index is None and not unit.partition:
             fresh = fresh or wrong
             skipped.append((unit.identifier, f"run the export afresh: {reason}"))
         else:

@@ -53,6 +53,11 @@ KINDS: Final[dict[str, Kind]] = {
         "RIVET_VERIFY_SUCCESS_READ_ERROR", "unverified", "_SUCCESS could not be read."
     ),
     "list_error": Kind("RIVET_VERIFY_LIST_ERROR", "unverified", "The prefix could not be listed."),
+    "folder_inconsistent": Kind(
+        "RIVET_VERIFY_FOLDER_INCONSISTENT",
+        "fails",
+        "The manifest or marker of a partition's folder does not agree with the run's manifest.",
+    ),
     "part_missing": Kind("RIVET_VERIFY_PART_MISSING", "fails", "A part of the manifest is not there."),
     "part_size_mismatch": Kind("RIVET_VERIFY_PART_SIZE_MISMATCH", "fails", "A part has another size."),
     "part_checksum_mismatch": Kind(

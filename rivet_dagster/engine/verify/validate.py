@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -25,6 +26,7 @@ from rivet_dagster.engine.verify.fingerprint import (
     schema_fingerprint,
     stream_fingerprint,
 )
+from rivet_dagster.engine.verify.folders import folder_findings, is_sidecar
 from rivet_dagster.engine.verify.history import still_counted
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
@@ -122,6 +124,7 @@ class _Validation:
         if sizes is None:
             return
         self._check_parts(self.manifest, sizes, full=self.depth == "full")
+        self.findings.extend(folder_findings(self.store, self.manifest))
         self._check_folder(self.manifest, sizes)
 
     def _note(self, kind: str, **details: Any) -> None:
@@ -304,8 +307,9 @@ class _Validation:
                 elif self.run_id is None:
                     self._check_parts(other, sizes, full=self._reads_history, run=other.run_id)
             tracked |= {part.path for part in other.parts}
+        known = dict.fromkeys(posixpath.dirname(path) for path in tracked)
         for name in sorted(sizes.keys() - tracked):
-            if not names.is_sidecar(name):
+            if not (names.is_sidecar(name) or is_sidecar(name, known)):
                 self._note("untracked_object", key=name, size_bytes=sizes[name])
 
     def _note_superseded(self, other: Manifest, tracked: set[str], sizes: dict[str, int]) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rivet_dagster.engine.types.decision import Column
+from rivet_dagster.engine.types.iso_times import time_text
 
 _PLAIN_SCALE = 6  # Arrow turns to exponents below 1e-6
 #: A line of ``\.`` alone is the end of data to PostgreSQL's COPY, hence such a field is quoted too.
@@ -36,12 +37,12 @@ def render(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_string(kind):
         return quote_field(array)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return pc.fill_null(time_text(array), "")
     text = pc.cast(array, pa.string())
     if pa.types.is_decimal(kind) and kind.scale > _PLAIN_SCALE:
         text = _without_exponents(text)
-    if pa.types.is_timestamp(kind):
-        text = pc.replace_substring(text, " ", "T")
-    elif pa.types.is_floating(kind):
+    if pa.types.is_floating(kind):
         text = pc.if_else(pc.is_nan(array), "NaN", text)
     return pc.fill_null(text, "")
 

@@ -27,6 +27,7 @@ class ParquetPartWriter:
             "write_page_index": True,
             "store_decimal_as_integer": True,
             "use_compliant_nested_type": False,  # list elements are named `item`, as the reference does
+            "data_page_size": 256 << 10,  # fits a core's cache: compresses faster
             "version": "2.6",
         }
         if options.level is not None:

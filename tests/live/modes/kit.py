@@ -49,11 +49,15 @@ class Ran:
 
 @dataclass(slots=True)
 class Project:
-    """The export ``o`` of table ``t``; ``keys`` are its keys of rivet.yaml."""
+    """The export ``o`` of table ``t``; ``keys`` are its keys of rivet.yaml.
+
+    url: the source of the config, by default a superuser's.
+    """
 
     folder: Path
     db: TestDatabase
     keys: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
 
     @property
     def prefix(self) -> Path:
@@ -64,10 +68,10 @@ class Project:
             "name": "o",
             "format": "parquet",
             "destination": {"type": "local", "path": str(self.prefix)},
-            **({} if "query" in self.keys else {"table": "t"}),
+            **({} if {"query", "query_file"} & self.keys.keys() else {"table": "t"}),
             **self.keys,
         }
-        source = {"type": "postgres", "url": self.db.url, "tls": {"mode": "disable"}}
+        source = {"type": "postgres", "url": self.url or self.db.url, "tls": {"mode": "disable"}}
         path = self.folder / "rivet.yaml"
         path.write_text(yaml.safe_dump({"source": source, "exports": [export]}))
         return Engine(load_config(path), state_url="")

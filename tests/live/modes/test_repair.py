@@ -297,7 +297,7 @@ def test_a_table_that_is_rewritten_while_it_is_compared_is_compared_again(
     assert len(attempts) == len(report.units) + 1, "one was counted again"
 
 
-@pytest.mark.parametrize("name", ["range", "window", "incremental", "late, first", "keyset_incremental"])
+@pytest.mark.parametrize("name", ["range", "window", "incremental, first", "late, first"])
 def test_a_match_moves_the_verified_boundary_to_the_committed_one(project: Project, name: str) -> None:
     start(project, MODES[name])
     with project.engine() as engine:

@@ -94,6 +94,20 @@ def test_a_column_that_is_another_one_at_the_read(rig: Rig, export: str, change:
     assert_exact(rig)
 
 
+def test_a_null_in_a_column_that_was_not_null_when_planned(rig: Rig) -> None:
+    rig.db.execute("ALTER TABLE things ALTER n SET NOT NULL")
+    rig.configure(RANGES)
+    change = changing(
+        rig, "ALTER TABLE things ALTER n DROP NOT NULL", "UPDATE things SET n = NULL WHERE id = 9"
+    )
+    error = rig.failure(between=change)
+    assert lost(error) == CHANGED
+    assert error.field == "n"
+    assert "_SUCCESS" not in rig.files()
+    rig.run()
+    assert_exact(rig)
+
+
 def test_a_table_that_is_dropped(rig: Rig, mode: dict[str, Any]) -> None:
     rig.configure(mode)
     assert lost(rig.failure(between=changing(rig, "DROP TABLE things"))) == CHANGED

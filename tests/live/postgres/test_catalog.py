@@ -127,6 +127,33 @@ def test_a_not_null_constraint_that_was_never_validated_promises_nothing(conn: C
     assert describe(conn, "t").unique_keys[0].not_null
 
 
+def test_not_null_counts_where_every_row_keeps_it(conn: Connection) -> None:
+    before_18 = conn.info.server_version < 180000
+    run(
+        conn,
+        "CREATE TABLE up (a int NOT NULL, b int NOT NULL); CREATE TABLE down (c int) INHERITS (up);"
+        + ("ALTER TABLE down ALTER b DROP NOT NULL;" if before_18 else
+           "ALTER TABLE ONLY up ALTER b DROP NOT NULL; ALTER TABLE down ALTER b DROP NOT NULL;"
+           "ALTER TABLE up ADD CONSTRAINT only_up NOT NULL b NO INHERIT;")
+        + "CREATE EXTENSION file_fdw; CREATE SERVER files FOREIGN DATA WRAPPER file_fdw;"
+        "CREATE FOREIGN TABLE afar (a int NOT NULL) SERVER files OPTIONS (filename '/dev/null');"
+        "CREATE TABLE p (a int NOT NULL) PARTITION BY RANGE (a);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (9);"
+        "CREATE VIEW v AS SELECT a FROM p",
+    )  # fmt: skip
+    assert [c.nullable for c in describe(conn, "up").columns] == [False, True]
+    assert [c.nullable for c in describe(conn, "p").columns] == [False]
+    assert [c.nullable for c in describe(conn, "p1").columns] == [False]
+    assert [c.nullable for c in describe(conn, "v").columns] == [True]
+    assert [c.nullable for c in describe(conn, "afar").columns] == [True]
+    run(
+        conn,
+        "CREATE FOREIGN TABLE p2 PARTITION OF p FOR VALUES FROM (9) TO (20)"
+        " SERVER files OPTIONS (filename '/dev/null')",
+    )
+    assert [c.nullable for c in describe(conn, "p").columns] == [True]
+
+
 def test_a_partition_tree_gives_its_leaves(conn: Connection) -> None:
     run(
         conn,

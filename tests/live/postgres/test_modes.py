@@ -99,20 +99,6 @@ def test_the_files_hold_the_table(rig: Rig, mode: str) -> None:
         assert len(units) == 3
 
 
-@pytest.mark.parametrize("mode", ["full", "ranges", "key_text"])
-def test_workers_change_no_byte(rig: Rig, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rivet_dagster.engine.plan.sizing.UNIT_MIN_BYTES", 200_000)
-    monkeypatch.setattr("rivet_dagster.engine.plan.sizing.STATEMENT_BYTES", 80_000)
-    things(rig.db)
-    seen = []
-    for parallel in (1, 4, 4):
-        rig.export(**MODES[mode], parallel=parallel).run()
-        seen.append([[(p.rows, p.fingerprint, p.checksums) for p in e.parts] for e in committed(rig)])
-        assert_exact(rig)
-    assert len(seen[0]) >= 4
-    assert seen[0] == seen[1] == seen[2]
-
-
 def test_statements_change_no_byte(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     things(rig.db)
     seen = []

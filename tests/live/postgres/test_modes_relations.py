@@ -174,7 +174,7 @@ ODD: Final = [
 
 @pytest.mark.parametrize("number", [0, 2, 4, 6, 7])
 def test_names_of_any_spelling(rig: Rig, number: int) -> None:
-    """Columns of a table that ``table:`` can name, and everything of a table that only a query can."""
+    """Columns and tables, by ``table:`` and by query; a quoted table is read in page ranges too."""
     columns = ", ".join(f"{quote_ident(name)} int" for name in ODD)
     schema, key = f'S "{number}" %', ODD[number]
     rig.db.execute(
@@ -185,16 +185,22 @@ def test_names_of_any_spelling(rig: Rig, number: int) -> None:
         f"CREATE TABLE {quote_relation(schema, key)} AS TABLE things",
     )
     whole: dict[str, Any] = {"query": f"SELECT * FROM {quote_relation(schema, key)}"}
+    quoted: dict[str, Any] = {"table": quote_relation(schema, key), "columns": {quote_ident(key): "int8"}}
     ranges = {"mode": "chunked", "chunk_column": key, "chunk_size": 10}
     window = {"mode": "incremental", "cursor_column": key}
     keys = {"mode": "chunked", "chunk_by_key": key, "chunk_size": 10}
     for at, export in enumerate(
-        (*({"table": EXPORT, **m} for m in (ranges, window, keys)), whole, {**whole, **ranges})
+        (
+            *({"table": EXPORT, **m} for m in (ranges, window, keys)),
+            *(whole, {**whole, **ranges}),
+            *(quoted, {**quoted, **ranges, "chunk_column": quote_ident(key)}),
+        )
     ):
         name = f"e{at}"
         rig.configure({"name": name, **export}).run(name)
         assert rig.read(name=name) == source_rows(rig.db)
         assert rig.engine.reconcile(name).status == "match"
+        assert export != quoted or UnitKind.PAGES in kinds(rig)
 
 
 def test_1600_columns(rig: Rig) -> None:

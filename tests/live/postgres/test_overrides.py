@@ -53,6 +53,22 @@ HELD: list[tuple[str, str, str, pa.DataType, Any, str]] = [
     ("date", "'2024-02-29'", "timestamp", pa.timestamp("us"), datetime(2024, 2, 29), "compatible"),
     ("date", "'2024-02-29'", "timestamptz", pa.timestamp("us", "UTC"), datetime(2024, 2, 29, tzinfo=UTC),
      "compatible"),
+    ("timestamp", f"'{AT}'", "timestamp_ns", pa.timestamp("ns"), AT, "compatible"),
+    ("timestamptz", f"'{AT}+00'", "timestamp_ns", pa.timestamp("ns"), AT, "compatible"),
+    ("timestamptz", f"'{AT}+02'", "TIMESTAMP_TZ_NS", pa.timestamp("ns", "UTC"),
+     AT.replace(hour=10, tzinfo=UTC), "compatible"),
+    ("timestamp", "'1677-09-21 00:12:43.145225'", "timestamp_tz_ns", pa.timestamp("ns", "UTC"),
+     datetime(1677, 9, 21, 0, 12, 43, 145225, UTC), "compatible"),
+    ("timestamp", "'2262-04-11 23:47:16.854775'", "timestamp_ns", pa.timestamp("ns"),
+     datetime(2262, 4, 11, 23, 47, 16, 854775), "compatible"),
+    ("date", "'2024-02-29'", "timestamp_ns", pa.timestamp("ns"), datetime(2024, 2, 29), "compatible"),
+    ("numeric(60,30)", "-1." + "1" * 30, "decimal(60,30)", pa.decimal256(60, 30), Decimal("-1." + "1" * 30),
+     "compatible"),
+    ("numeric(76,0)", "9" * 76, "decimal(76,0)", pa.decimal256(76, 0), Decimal("9" * 76), "compatible"),
+    ("numeric", "1e-50", "decimal(76,50)", pa.decimal256(76, 50), Decimal("1E-50"), "compatible"),
+    ("numeric(10,2)", "-1.25", "numeric(40,3)", pa.decimal256(40, 3), Decimal("-1.250"), "compatible"),
+    ("int8", "-5", "decimal(39,20)", pa.decimal256(39, 20), Decimal("-5." + "0" * 20), "compatible"),
+    ("text", "'1e38'", "decimal(50,2)", pa.decimal256(50, 2), Decimal("1" + "0" * 38 + ".00"), "lossy"),
     ("date", "'2024-02-29'", "date", pa.date32(), date(2024, 2, 29), "exact"),
     ("text", "'{\"b\":1, \"a\":  2}'", "json", pa.json_(), '{"b":1, "a":  2}', "compatible"),
     ("varchar(40)", f"'{{{str(UID).upper()}}}'", "uuid", pa.uuid(), UID, "lossy"),
@@ -91,7 +107,9 @@ REFUSED = [
     ("int8", "int4"), ("int4", "int2"), ("int8", "float8"), ("int4", "float4"), ("float8", "float4"),
     ("float8", "decimal(18,2)"), ("float8", "int8"), ("numeric", "float8"), ("numeric", "int8"),
     ("numeric(10,0)", "int4"), ("numeric(20,4)", "decimal(20,2)"), ("numeric(20,4)", "decimal(10,4)"),
-    ("numeric", "decimal(39,2)"), ("int4", "decimal(9,0)"), ("timestamp", "date"), ("text", "date"),
+    ("int8", "timestamp_ns"), ("text", "timestamp_ns"), ("timestamp[]", "timestamp_ns"),
+    ("time", "timestamp_ns"), ("numeric(60,2)", "int8"), ("float8", "decimal(60,2)"),
+    ("numeric(20,4)", "decimal(50,2)"), ("int4", "decimal(9,0)"), ("timestamp", "date"), ("text", "date"),
     ("text", "timestamp"), ("text", "int4"), ("text", "bool"), ("text", "binary"), ("int4", "bool"),
     ("bytea", "uuid"), ("int4", "json"), ("int4[]", "json"), ("int4[]", "decimal(12,2)"), ("uuid", "binary"),
 ]  # fmt: skip
@@ -121,6 +139,15 @@ def test_what_could_lose_something_is_refused_before_the_first_row(exporter: Exp
         ("text", "'not-a-uuid'", "uuid"),
         ("text", "'{\"a\":'", "json"),
         ("numeric(18,0)", "'NaN'", "int8"),
+        ("timestamp", "'9999-12-31'", "timestamp_ns"),
+        ("timestamp", "'1677-09-21 00:12:43.145224'", "timestamp_ns"),
+        ("timestamptz", "'2262-04-11 23:47:16.854776+00'", "timestamp_tz_ns"),
+        ("timestamp", "'infinity'", "timestamp_ns"),
+        ("date", "'2262-04-12'", "timestamp_ns"),
+        ("date", "'300000-01-01'", "timestamp"),
+        ("numeric", "1" + "0" * 76, "decimal(76,0)"),
+        ("numeric(60,30)", "'NaN'", "decimal(60,30)"),
+        ("numeric(60,30)", "1e-30", "decimal(60,29)"),
     ],
 )
 @pytest.mark.parametrize("written", ["parquet", "csv"])
@@ -133,7 +160,7 @@ def test_a_value_that_does_not_fit_fails_by_name_and_is_never_null(
     assert caught.value.code == "RIVET_SOURCE_VALUE_UNREPRESENTABLE"
     assert caught.value.field == "v"
     assert "'v'" in caught.value.message
-    assert value.strip("'") not in caught.value.message or value == "'NaN'"
+    assert value.strip("'") not in caught.value.message or value in ("'NaN'", "'infinity'")
     assert not exporter.marked
 
 
@@ -205,12 +232,15 @@ def test_a_key_keeps_its_own_order_and_ranges_when_it_is_written_as_text(
 def test_overridden_columns_reconcile_with_the_source(exporter: Exporter) -> None:
     exporter.db.execute(
         "CREATE TABLE t (id int PRIMARY KEY, n numeric, i int, d date, z timestamptz, u text, j text,"
-        " f float4, m numeric(9,0), a int[])",
+        " f float4, m numeric(9,0), a int[], w numeric(60,30), ns timestamp)",
         """INSERT INTO t SELECT g, g * 1.5, g, date '2000-01-01' + g, to_timestamp(g * 1e6),
-        md5(g::text)::uuid::text, '[' || g || ']', g / 3.0, g, ARRAY[g] FROM generate_series(1, 50) g""",
+        md5(g::text)::uuid::text, '[' || g || ']', g / 3.0, g, ARRAY[g], (25 - g) * 1e28 + g * 1e-30,
+        timestamp '1969-12-31 23:59:59.999' + g * interval '77 us' FROM generate_series(1, 50) g""",
+        "INSERT INTO t (id) VALUES (51)",
     )
     types = {"n": "decimal(20,4)", "i": "decimal(12,0)", "d": "timestamp", "z": "timestamp", "u": "uuid"}
     types |= {"j": "json", "f": "float8", "m": "int8", "a": "text", "id": "text"}
+    types |= {"w": "decimal(60,30)", "ns": "timestamp_ns"}
     for written in ("parquet", "csv"):
         exporter.run(columns=types, format=written)
         with exporter.engine(columns=types, format=written) as engine:
@@ -224,6 +254,28 @@ def test_csv_writes_declared_decimals_in_plain_digits(exporter: Exporter) -> Non
     exporter.run(columns={"v": "decimal(20,10)"}, format="csv")
     lines = exporter.text().splitlines()
     assert lines == ["id,v", "0,", "1,0.0000000001", "2,-12.5000000000", "3,0.0000000000"]
+
+
+def test_csv_writes_wide_decimals_and_nanoseconds_whole(exporter: Exporter) -> None:
+    exporter.db.execute(
+        "CREATE TABLE t (n numeric(60,30), at timestamp, z timestamptz)",
+        f"INSERT INTO t VALUES (-1e-30, '{AT}', '{AT}+02'), ({'9' * 30}.5, '1969-12-31 23:59:59.9', NULL)",
+    )
+    exporter.run(columns={"n": "decimal(60,30)", "at": "timestamp_ns", "z": "timestamp_tz_ns"}, format="csv")
+    assert exporter.text().splitlines() == [
+        "n,at,z",
+        f"-0.{'0' * 29}1,2024-02-29T12:30:01.000005000,2024-02-29T10:30:01.000005000Z",
+        f"{'9' * 30}.5{'0' * 29},1969-12-31T23:59:59.900000000,",
+    ]
+
+
+def test_a_policy_holds_for_timestamps_that_nanoseconds_do_not_reach(exporter: Exporter) -> None:
+    fill(exporter.db, "timestamp", "'9999-12-31'", "'infinity'", "'2000-01-01'")
+    exporter.run(columns={"v": "timestamp_ns"}, value_policy={"v": "null"})
+    assert exporter.column("v") == [None, None, None, datetime(2000, 1, 1)]
+    assert exporter.manifest()["rivet_dagster"]["policies"] == {"v": {"policy": "null", "nulled": 2}}
+    exporter.run(columns={"v": "timestamp_ns"}, value_policy={"v": "text"})
+    assert exporter.column("v") == [None, "9999-12-31 00:00:00", "infinity", "2000-01-01 00:00:00"]
 
 
 def test_vectors_of_the_catalog_are_text(exporter: Exporter) -> None:

@@ -59,4 +59,4 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateStore
         yield opened
         if request.param == "postgresql":
             with opened._db.transaction() as connection:
-                connection.exec_driver_sql(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY")
+                connection.execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY")

@@ -7,7 +7,6 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from rivet_dagster.engine.errors import BusyError
 from rivet_dagster.engine.state.exports import cursor_before
@@ -136,6 +135,6 @@ def test_aggregate(store: StateStore) -> None:
         )
     )
     with store._db.single() as connection:
-        row = connection.execute(text("SELECT * FROM run_aggregate")).one()
+        row = connection.rows("SELECT * FROM run_aggregate")[0]
     assert (row.run_aggregate_id, row.duration_ms, row.total_bytes) == ("agg_1", 2000, 2**40)
     assert row.details_json == '[{"export":"a"}]'

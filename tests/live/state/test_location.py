@@ -42,6 +42,12 @@ def test_sqlite_names_a_directory(url: str) -> None:
         "/just/a/path",
         "postgresql://h:hunter22/d",
         "postgresqlhunter22",
+        "postgresql:/hunter22",
+        "postgresql://[::1]hunter22/d",
+        "postgresql://localhost:1,2/hunter22",
+        "postgresql:///hunter22?host=localhost:1&host=::1:2",
+        "postgresql:///hunter22?host=localhost:1&host=localhost:2&port=3",
+        "postgresql:///hunter22?host=/a&port=1,2",
     ],
 )
 def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
@@ -83,9 +89,37 @@ def test_another_host_needs_an_answer_about_tls(url: str, monkeypatch: pytest.Mo
 )
 def test_loopback_or_a_clear_sslmode_is_enough(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PGHOST", raising=False)
-    location = StateLocation.parse(url, HERE)
-    assert location.url is not None
-    assert location.url.drivername == "postgresql+psycopg"
+    assert StateLocation.parse(url, HERE).backend == "postgresql"
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("postgresql:///d", {"dbname": "d"}),
+        ("postgresql://u@localhost:/", {"user": "u", "host": "localhost"}),
+        (
+            f"postgresql://u%40x:{QUOTED}@localhost:6432/d%20e",
+            {"user": "u@x", "password": PASSWORD, "host": "localhost", "port": "6432", "dbname": "d e"},
+        ),
+        ("postgres://[::1]:6432/d", {"host": "::1", "port": "6432", "dbname": "d"}),
+        (
+            "postgresql:///d?host=/run/postgresql&port=6432",
+            {"host": "/run/postgresql", "port": "6432", "dbname": "d"},
+        ),
+        ("postgresql:///d?host=/a,/b&port=1,2", {"host": "/a,/b", "port": "1,2", "dbname": "d"}),
+        (
+            "postgresql:///d?host=localhost:1&host=127.0.0.1:2",
+            {"host": "localhost,127.0.0.1", "port": "1,2", "dbname": "d"},
+        ),
+        ("postgresql:///d?host=localhost:1", {"host": "localhost", "port": "1", "dbname": "d"}),
+        (
+            "postgresql://h/d?sslmode=require&dbname=e&connect_timeout=",
+            {"host": "h", "dbname": "e", "sslmode": "require"},
+        ),
+    ],
+)
+def test_libpq_is_told_what_the_url_says(url: str, server: dict[str, str]) -> None:
+    assert StateLocation.parse(url, HERE).server == server
 
 
 def test_libpq_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:

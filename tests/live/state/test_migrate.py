@@ -11,13 +11,14 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError
+from rivet_dagster.engine.state.alchemy import alchemy
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.migrate import REVISIONS, SCRIPTS, VERSION_TABLE, Ladder, migrate
-from rivet_dagster.engine.state.schema import metadata
+from rivet_dagster.engine.state.schema import metadata, whole_metadata
 from rivet_dagster.engine.state.store import StateStore
 from tests.live.state.helpers import KEY, begin, open_only, spawn
 from tests.services.postgres import TestDatabase
@@ -64,19 +65,19 @@ def test_empty_state_opened_by_eight_processes_at_once(location: StateLocation) 
 
 def test_migrations_make_what_the_schema_says(database: Database) -> None:
     migrate(database)
-    with database.single() as connection:
+    with database.single() as lent, alchemy(lent) as connection:
         options = {"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True}
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, metadata) == []
+        assert compare_metadata(context, whole_metadata()) == []
 
 
 def test_tables_columns_and_indexes_are_those_of_the_schema(database: Database) -> None:
     """Alembic's comparison leaves partial indexes and keys out; this names them, for both backends."""
     migrate(database)
-    with database.single() as connection:
+    with database.single() as lent, alchemy(lent) as connection:
         found = inspect(connection)
         assert set(found.get_table_names()) == {*metadata.tables, VERSION_TABLE}
-        for name, table in metadata.tables.items():
+        for name, table in whole_metadata().tables.items():
             columns = {c["name"]: c["nullable"] for c in found.get_columns(name)}
             assert columns == {c.name: bool(c.nullable) for c in table.columns}
             assert found.get_pk_constraint(name)["constrained_columns"] == [c.name for c in table.primary_key]
@@ -115,13 +116,13 @@ def test_newer_schema_is_refused_and_left_alone(database: Database, tmp_path: Pa
         migrate(database)
     assert caught.value.code == "RIVET_STATE_SCHEMA_NEWER"
     with database.single() as connection:
-        assert connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one() == "r9999"
+        assert connection.scalar(f"SELECT version_num FROM {VERSION_TABLE}") == "r9999"
 
 
 def test_older_state_is_backed_up_then_migrated(fresh: StateStore, tmp_path: Path) -> None:
     begin(fresh, 5)
     migrate(fresh._db, longer_ladder(tmp_path))
-    with fresh._db.single() as connection:
+    with fresh._db.single() as lent, alchemy(lent) as connection:
         assert "note" in {c["name"] for c in inspect(connection).get_columns("export_state")}
     if fresh.location.path is not None:
         (backup,) = fresh.location.path.parent.glob(f"rivet_state.db.{REVISIONS[-1]}.*.bak")
@@ -131,9 +132,9 @@ def test_older_state_is_backed_up_then_migrated(fresh: StateStore, tmp_path: Pat
         copy.close()
         assert not list(fresh.location.path.parent.glob(".*tmp*"))
     else:
-        with fresh._db.single() as connection:
+        with fresh._db.single() as lent, alchemy(lent) as connection:
             schema = f"rivet_state_backup_{REVISIONS[-1]}"
-            assert connection.execute(text(f"SELECT count(*) FROM {schema}.chunk_task")).scalar_one() == 5
+            assert lent.scalar(f"SELECT count(*) FROM {schema}.chunk_task") == 5
             names = set(inspect(connection).get_table_names(schema=schema))
             assert names == {*metadata.tables, VERSION_TABLE}
 
@@ -143,12 +144,12 @@ def test_second_backup_of_a_revision_keeps_the_first(fresh: StateStore, tmp_path
     for _ in range(2):
         migrate(fresh._db, ladder)
         with fresh._db.transaction() as connection:  # as somebody who takes the migration back
-            connection.execute(text("ALTER TABLE export_state DROP COLUMN note"))
-            connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '{REVISIONS[-1]}'"))
+            connection.execute("ALTER TABLE export_state DROP COLUMN note")
+            connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{REVISIONS[-1]}'")
     if fresh.location.path is not None:
         assert len(list(fresh.location.path.parent.glob("*.bak"))) == 2
     else:
-        with fresh._db.single() as connection:
+        with fresh._db.single() as lent, alchemy(lent) as connection:
             schemas = inspect(connection).get_schema_names()
         assert len([name for name in schemas if name.startswith("rivet_state_backup_")]) == 2
 
@@ -159,7 +160,7 @@ def test_failed_migration_changes_nothing(fresh: StateStore, tmp_path: Path) -> 
     with pytest.raises(Exception, match="RIVET_INTERNAL"):
         migrate(fresh._db, ladder)
     migrate(fresh._db)
-    with fresh._db.single() as connection:
+    with fresh._db.single() as lent, alchemy(lent) as connection:
         assert "note" not in {c["name"] for c in inspect(connection).get_columns("export_state")}
     assert len(fresh.units("r1")) == 2
 
@@ -196,7 +197,7 @@ def test_no_backup_no_migration_postgres(db: TestDatabase, tmp_path: Path) -> No
 
 def test_tables_of_other_software_are_refused(database: Database) -> None:
     with database.transaction() as connection:
-        connection.execute(text("CREATE TABLE file_log (mine text)"))
+        connection.execute("CREATE TABLE file_log (mine text)")
     with pytest.raises(RefusalError) as caught:
         migrate(database)
     assert caught.value.code == "RIVET_STATE_FOREIGN"

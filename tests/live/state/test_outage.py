@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from rivet_dagster.engine.errors import BusyError, EnvironmentFault, TransientError
 from rivet_dagster.engine.state import database as database_module
@@ -49,10 +48,10 @@ def test_killed_session_is_transient(own_server: TestServer, tmp_path: Path) -> 
 
         def lose_the_session() -> None:
             with store._db.transaction() as connection:
-                pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+                pid = connection.scalar("SELECT pg_backend_pid()")
                 with own_server.connect() as other:
                     other.execute("SELECT pg_terminate_backend(%s)", (pid,))
-                connection.execute(text("SELECT 1"))
+                connection.execute("SELECT 1")
 
         with pytest.raises(TransientError) as caught:
             lose_the_session()
@@ -129,7 +128,7 @@ def test_sqlite_write_lock_held_too_long(tmp_path: Path, monkeypatch: pytest.Mon
 def test_sqlite_is_opened_for_lasting_commits(tmp_path: Path) -> None:
     with StateStore.open(StateLocation.parse(None, tmp_path)) as store, store._db.single() as connection:
         found = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            name: connection.scalar(f"PRAGMA {name}")
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         }
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}

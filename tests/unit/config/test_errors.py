@@ -15,6 +15,8 @@ UNKNOWN = "RIVET_CONFIG_UNKNOWN_KEY"
 GATE = "RIVET_CONFIG_NOT_BUILT"
 WINDOW = "mode: time_window\ntime_column: a\ndays_window: 1\n"
 CHUNK = "mode: chunked\nchunk_column: id\n"
+CURSOR = "mode: incremental\ncursor_column: a\n"
+FOLDERS = 'destination: {type: local, path: "./{partition}"}'
 
 # (lines of the export, arguments of config(), code, field, line, words of the message or the fix)
 EXPORT_CASES: list[tuple[str, dict[str, Any], str, str | None, int, str]] = [
@@ -67,8 +69,8 @@ EXPORT_CASES: list[tuple[str, dict[str, Any], str, str | None, int, str]] = [
     ("", {"form": "query_file: a/../../x.sql"}, INVALID, "query_file", 4, "`..`"),
     ("", {"form": "query_file: none.sql"}, INVALID, "query_file", 4, "not there"),
     ("", {"form": "table: a.b.c"}, INVALID, "table", 4, "write `schema.table`"),
-    ("", {"form": "table: a-b"}, INVALID, "table", 4, "use `query:`"),
-    ("", {"form": 'table: "a;drop"'}, INVALID, "table", 4, "use `query:`"),
+    ("", {"form": "table: a-b"}, INVALID, "table", 4, "quote parts as in SQL"),
+    ("", {"form": 'table: "a;drop"'}, INVALID, "table", 4, "quote parts as in SQL"),
     ("tables: [a]", {}, INVALID, "tables", FIRST, "keep exactly one"),
     ("", {"form": "tables: [a]"}, INVALID, "tables", 4, "only with `mode: cdc`"),
     ("mode: cdc", {"form": "tables: []"}, INVALID, "tables", 4, "at least one table"),
@@ -202,7 +204,7 @@ EXPORT_CASES: list[tuple[str, dict[str, Any], str, str | None, int, str]] = [
     ("mode: time_window\ndays_window: 3", {}, INVALID, "time_column", 3, "add `time_column:`"),
     ("mode: time_window\ntime_column: a", {}, INVALID, "days_window", 3, "add `days_window:`"),
     ("days_window: 3", {}, INVALID, "days_window", FIRST, "set `mode: time_window`"),
-    ("partition_by: ''", {}, INVALID, "partition_by", FIRST, "the column is empty"),
+    ("partition_by: ''", {}, INVALID, "partition_by", FIRST, "must not be empty"),
     ("partition_by: a/b", {}, INVALID, "partition_by", FIRST, "slash"),
     ("partition_by: d", {}, INVALID, "partition_by", FIRST, "`{partition}` in the destination"),
     (
@@ -220,6 +222,88 @@ EXPORT_CASES: list[tuple[str, dict[str, Any], str, str | None, int, str]] = [
         "partition_by",
         FIRST,
         "`load` block",
+    ),
+    (
+        'partition_by: d\ndestination: {type: local, path: "./{partition}/{export}"}',
+        {},
+        INVALID,
+        "destination",
+        FIRST + 1,
+        'write it at the end: "out/{export}/{partition}"',
+    ),
+    (
+        'partition_by: d\ndestination: {type: local, path: "./d-{partition}"}',
+        {},
+        INVALID,
+        "destination",
+        FIRST + 1,
+        "the last folder of the destination, alone",
+    ),
+    (
+        "partition_by: a=b\n" + FOLDERS,
+        {},
+        INVALID,
+        "partition_by",
+        FIRST,
+        "holds `=`",
+    ),
+    (
+        "dagster: {partitions_start: 2024-01-01}",
+        {},
+        INVALID,
+        "dagster.partitions_start",
+        FIRST,
+        "needs `partition_by`",
+    ),
+    (
+        "partition_by: d\ndagster: {partitions_start: 2024-02-30}\n" + FOLDERS,
+        {},
+        INVALID,
+        "dagster.partitions_start",
+        FIRST + 1,
+        "like `2024-01-31`",
+    ),
+    (
+        CURSOR + "partition_by: d\ndagster: {partitions_start: 2024-02-01}\n" + FOLDERS,
+        {},
+        INVALID,
+        "dagster.partitions_start",
+        FIRST + 3,
+        "with `mode: incremental` the folders of a run belong together",
+    ),
+    (
+        "partition_by: d\nconsistency: snapshot\ndagster: {partitions_start: 2024-02-01}\n" + FOLDERS,
+        {},
+        INVALID,
+        "dagster.partitions_start",
+        FIRST + 2,
+        "with `consistency: snapshot`",
+    ),
+    ("partition_granularity: month", {}, INVALID, "partition_granularity", FIRST, "without `partition_by`"),
+    (
+        "partition_by: d\npartition_granularity: week\n" + FOLDERS,
+        {},
+        INVALID,
+        "partition_granularity",
+        8,
+        "day",
+    ),
+    ("partition_by: d\nchunk_size: 5\n" + FOLDERS, {}, INVALID, "chunk_size", 8, "set `mode: chunked`"),
+    (
+        CURSOR + "partition_by: d\nchunk_checkpoint: true\n" + FOLDERS,
+        {},
+        INVALID,
+        "chunk_checkpoint",
+        10,
+        "set `mode: chunked`",
+    ),
+    (
+        "partition_by: d\nconsistency: snapshot\nchunk_checkpoint: true\n" + FOLDERS,
+        {},
+        INVALID,
+        "chunk_checkpoint",
+        9,
+        "a snapshot ends with its run",
     ),
     # cdc
     ("mode: cdc", {"form": "query: SELECT 1"}, INVALID, "query", 4, "use `table` or `tables`"),

@@ -14,7 +14,7 @@ from rivet_dagster.config import RivetConfig, load_config
 from rivet_dagster.config.dagster_block import cron_fault
 from rivet_dagster.config.sizes import parse_duration, parse_size
 from rivet_dagster.engine.errors import UsageError
-from tests.unit.config.cases import FILE, SOURCE, config, load
+from tests.unit.config.cases import FILE, SOURCE, config, load, refused
 
 SHOP = """\
 source:
@@ -220,3 +220,29 @@ def test_the_path_of_a_text() -> None:
     loaded = load(config())
     assert isinstance(loaded, RivetConfig)
     assert loaded.path == FILE
+
+
+@pytest.mark.parametrize(
+    ("lines", "one_snapshot"),
+    [
+        ("partition_granularity: year", False),
+        ("chunk_checkpoint: true", False),
+        ("consistency: chunk", False),
+        ("consistency: snapshot", True),
+        ("mode: chunked\nchunk_column: id", False),
+        ("mode: incremental\ncursor_column: a", True),
+    ],
+)
+def test_folders_of_partitions(lines: str, one_snapshot: bool) -> None:
+    """A whole pass cut into folders reads a snapshot each; a watermark needs one."""
+    path = 'destination: {type: local, path: "./{export}/{partition}"}'
+    export = load(config(f"partition_by: d\n{lines}\n{path}")).exports[0]
+    assert export.reads_one_snapshot is one_snapshot
+    assert export.destination.root == "/etc/rivet/{export}"
+
+
+def test_folders_of_partitions_lie_in_a_prefix_of_their_own() -> None:
+    path = 'destination: {type: local, path: "./out/{partition}"}'
+    other = f"  - {{name: p, table: t, format: parquet, partition_by: d, {path}}}\n"
+    error = refused(config() + other)
+    assert "the export 'o' writes into the same folder" in error.message

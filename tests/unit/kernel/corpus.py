@@ -27,6 +27,8 @@ _TYPES: dict[Wire, pa.DataType] = {
     Wire.TIME: pa.time64("us"),
     Wire.DECIMAL128: pa.decimal128(38, 6),
     Wire.UUID: pa.uuid(),
+    Wire.DECIMAL256: pa.decimal256(76, 6),
+    Wire.TIMESTAMP_NS: pa.timestamp("ns"),
     Wire.TEXT: pa.utf8(),
     Wire.BYTES: pa.binary(),
     Wire.JSONB: pa.json_(),
@@ -43,6 +45,7 @@ _NUMBERS: dict[Wire, tuple[str, int, int]] = {
     Wire.BOOL: ("!B", 0, 1),
     Wire.DATE: ("!i", -2_451_545, 2_000_000),
     Wire.TIMESTAMP: ("!q", -(2**60), 2**60),
+    Wire.TIMESTAMP_NS: ("!q", -(2**52), 2**52),
     Wire.TIME: ("!q", 0, 86_399_999_999),
 }
 
@@ -52,9 +55,9 @@ def value(rng: random.Random, wire: Wire) -> bytes:
     if wire in _NUMBERS:
         code, low, high = _NUMBERS[wire]
         return struct.pack(code, rng.randint(low, high))
-    if wire is Wire.DECIMAL128:
-        sign = rng.choice(["", "-"])
-        return numeric_bytes(Decimal(f"{sign}{rng.randrange(10 ** rng.randint(0, 38))}e-6"))
+    if wire in (Wire.DECIMAL128, Wire.DECIMAL256):
+        sign, most = rng.choice(["", "-"]), 38 if wire is Wire.DECIMAL128 else 76
+        return numeric_bytes(Decimal(f"{sign}{rng.randrange(10 ** rng.randint(0, most))}e-6"))
     if wire in (Wire.TEXT, Wire.BYTES, Wire.JSONB):
         body = bytes(rng.choices(b"abc {}0", k=rng.choice([0, 1, 3, 9, 20, 40, 300])))
         return b"\1" + body if wire is Wire.JSONB else body

@@ -62,7 +62,7 @@ static void take_back(void *msg) {
 }
 
 static size_t width(int kind) {
-    static const uint8_t widths[KINDS + 1] = {0, 0, 2, 4, 8, 8, 4, 8, 4, 8, 8, 16, 16, 0, 0, 0};
+    static const uint8_t widths[KINDS + 1] = {0, 0, 2, 4, 8, 8, 4, 8, 4, 8, 8, 16, 16, 32, 8, 0, 0, 0};
     return widths[kind];
 }
 
@@ -112,7 +112,7 @@ static void prepare(rivet_column *c, int i, int policy) {
     memset(c, 0, sizeof *c);
     c->kind = i % KINDS + 1;
     c->is_list = i >= KINDS;
-    c->precision = 38;
+    c->precision = c->kind == WIRE_DECIMAL256 ? 76 : 38;
     c->scale = 6;
     c->null_policy = policy;
     grow_rows(c, -1, START_ROWS);

@@ -73,7 +73,10 @@ def text(name: str = "t", width: int | None = None) -> Column:
 
 
 def numeric(precision: int, scale: int) -> Column:
-    return column("n", pa.decimal128(precision, scale), Wire.DECIMAL128, f"numeric({precision},{scale})")
+    wide = precision > 38
+    arrow = pa.decimal256(precision, scale) if wide else pa.decimal128(precision, scale)
+    wire = Wire.DECIMAL256 if wide else Wire.DECIMAL128
+    return column("n", arrow, wire, f"numeric({precision},{scale})")
 
 
 def list_of(element: pa.DataType, wire: Wire) -> Column:

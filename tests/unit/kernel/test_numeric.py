@@ -1,4 +1,4 @@
-"""numeric -> decimal128 against Python's Decimal: exact, or refused; never rounded."""
+"""numeric -> decimal128 and decimal256 against Python's Decimal: exact, or refused; never rounded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def random_decimal(rng: random.Random, precision: int, scale: int) -> Decimal:
         return Decimal(number).scaleb(shift) * rng.choice([1, -1])
 
 
-@pytest.mark.parametrize("precision", [1, 2, 4, 5, 9, 12, 18, 19, 20, 37, 38])
+@pytest.mark.parametrize("precision", [1, 2, 4, 5, 9, 12, 18, 19, 20, 37, 38, 39, 57, 75, 76])
 def test_random_values_against_decimal(precision: int) -> None:
     rng = random.Random(precision)
     for scale in sorted({0, 1, 2, 3, 4, 5, 8, 17, precision // 2, precision - 1, precision}):
@@ -62,9 +62,9 @@ def test_random_values_against_decimal(precision: int) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(
-    st.integers(-(10**40), 10**40),
-    st.integers(-45, 6),
-    st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))),
+    st.one_of(st.integers(-(10**40), 10**40), st.integers(-(10**78), 10**78)),
+    st.one_of(st.integers(-45, 6), st.integers(-80, 40)),
+    st.integers(1, 76).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))),
     st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )
 def test_any_value_any_type(number: int, shift: int, shape: tuple[int, int], pad: tuple[int, int]) -> None:
@@ -74,31 +74,36 @@ def test_any_value_any_type(number: int, shift: int, shape: tuple[int, int], pad
     assert got(value, *shape, pad=pad) == expected
 
 
-@pytest.mark.parametrize("scale", [0, 1, 2, 3, 4, 5, 10, 19, 35, 36, 37, 38])
-def test_the_ends_of_the_range(scale: int) -> None:
+SCALES = (0, 1, 2, 3, 4, 5, 10, 19, 35, 36, 37, 38, 73, 74, 75, 76)
+
+
+@pytest.mark.parametrize(("most", "scale"), [(m, s) for m in (38, 76) for s in SCALES if s <= m])
+def test_the_ends_of_the_range(most: int, scale: int) -> None:
     with localcontext(WIDE):
-        largest = Decimal(10**38 - 1).scaleb(-scale)
+        largest = Decimal(10**most - 1).scaleb(-scale)
         smallest = Decimal(1).scaleb(-scale)
-        over = Decimal(10**38).scaleb(-scale)
+        over = Decimal(10**most).scaleb(-scale)
         finer = Decimal(1).scaleb(-scale - 1)
     for value in (largest, smallest):
-        assert got(value, 38, scale) == value
-        assert got(value.copy_negate(), 38, scale) == value.copy_negate()
-    assert got(over, 38, scale) is None
-    assert got(over.copy_negate(), 38, scale) is None
-    assert got(finer, 38, scale) is None
+        assert got(value, most, scale) == value
+        assert got(value.copy_negate(), most, scale) == value.copy_negate()
+    assert got(over, most, scale) is None
+    assert got(over.copy_negate(), most, scale) is None
+    assert got(finer, most, scale) is None
 
 
-def test_zero_in_its_forms() -> None:
+@pytest.mark.parametrize("precision", [10, 50])
+def test_zero_in_its_forms(precision: int) -> None:
     for pad in [(0, 0), (1, 0), (0, 4), (9, 9)]:
-        assert got(Decimal(0), 10, 4, pad=pad) == 0
+        assert got(Decimal(0), precision, 4, pad=pad) == 0
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_special_values_are_named(value: str) -> None:
+@pytest.mark.parametrize("precision", [10, 76])
+def test_special_values_are_named(value: str, precision: int) -> None:
     names = {"NaN": "NaN", "Infinity": "infinity", "-Infinity": "-infinity"}
     with pytest.raises(RefusalError, match=names[value]):
-        values([numeric(10, 2)], stream([row(numeric_bytes(Decimal(value)))]))
+        values([numeric(precision, 2)], stream([row(numeric_bytes(Decimal(value)))]))
 
 
 @pytest.mark.parametrize(
@@ -116,14 +121,16 @@ def test_special_values_are_named(value: str) -> None:
         b"\0\0\0\0\0\0\x40\x00",  # a display scale out of range
     ],
 )
-def test_broken_numeric(raw: bytes) -> None:
+@pytest.mark.parametrize("precision", [38, 76])
+def test_broken_numeric(raw: bytes, precision: int) -> None:
     with pytest.raises(RefusalError) as caught:
-        values([numeric(38, 4)], stream([row(raw)]))
+        values([numeric(precision, 4)], stream([row(raw)]))
     assert caught.value.code == "RIVET_SOURCE_UNDECODABLE"
 
 
-def test_extreme_weights() -> None:
+@pytest.mark.parametrize("precision", [38, 76])
+def test_extreme_weights(precision: int) -> None:
     for weight in (-32768, -3000, 3000, 32767):
         raw = b"\0\1" + weight.to_bytes(2, "big", signed=True) + b"\0\0\0\0\0\1"
         with pytest.raises(RefusalError, match="does not fit"):
-            values([numeric(38, 19)], stream([row(raw)]))
+            values([numeric(precision, 19)], stream([row(raw)]))

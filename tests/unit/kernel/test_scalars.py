@@ -18,8 +18,10 @@ from rivet_dagster.engine.types.decision import Column
 from tests.unit.kernel.stream import Source, column, decode, row, stream, text, values
 
 US = pa.timestamp("us", tz="UTC")
+EPOCH = 946684800000000  # microseconds from 1970 to 2000
 DATE = column("a", pa.date32(), Wire.DATE, "date")
 STAMP = column("a", US, Wire.TIMESTAMP, "timestamptz")
+NANO = column("a", pa.timestamp("ns"), Wire.TIMESTAMP_NS, "timestamp")
 TIME = column("a", pa.time64("us"), Wire.TIME, "time")
 
 
@@ -99,6 +101,11 @@ SPECIALS = [
     (STAMP, struct.pack("!q", 2**63 - 1), "infinity"),
     (STAMP, struct.pack("!q", -(2**63)), "-infinity"),
     (STAMP, struct.pack("!q", 9223371331199999999), "timestamp out of"),  # 294276-12-31 23:59:59.999999
+    (NANO, struct.pack("!q", 2**63 - 1), "infinity"),
+    (NANO, struct.pack("!q", -(2**63)), "-infinity"),
+    (NANO, struct.pack("!q", 9223372036854776 - EPOCH), "timestamp out of"),
+    (NANO, struct.pack("!q", -9223372036854776 - EPOCH), "timestamp out of"),
+    (NANO, struct.pack("!q", 9223371331199999999), "timestamp out of"),
     (TIME, struct.pack("!q", 86400000000), "24:00:00"),
 ]
 
@@ -132,6 +139,12 @@ def test_the_widest_dates_that_fit() -> None:
     stamp = 2**63 - 1 - 946684800000000
     table = decode([STAMP], stream([row(struct.pack("!q", stamp))]))
     assert table.column(0).cast(pa.int64()).to_pylist() == [2**63 - 1]
+
+
+def test_the_widest_timestamps_that_fit_in_nanoseconds() -> None:
+    ends = [-9223372036854775, -1, 0, 1, 9223372036854775]
+    table = decode([NANO], stream(row(struct.pack("!q", us - EPOCH)) for us in ends))
+    assert table.column(0).cast(pa.int64()).to_pylist() == [us * 1000 for us in ends]
 
 
 def test_null_slots_hold_zero_so_equal_rows_give_equal_buffers() -> None:

@@ -19,9 +19,8 @@ from rivet_dagster.engine.sources.postgres.types import (
     numeric_rule,
     require_supported,
     rule_for,
-    type_report,
 )
-from rivet_dagster.engine.types.decision import Fidelity
+from rivet_dagster.engine.types.decision import Fidelity, type_report
 
 
 def base(name: str, typmod: int = -1) -> PgType:
@@ -125,6 +124,9 @@ def test_report() -> None:
         "file": "string",
         "fidelity": "text",
         "text_form": "Iso8601Duration",
+        "declared": False,
+        "required": False,
+        "note": "",
     }
 
 

@@ -14,6 +14,7 @@ from rivet_dagster.engine.names import (
     SUCCESS,
     NameMatcher,
     expand_path,
+    hive_folder,
     manifest_copy,
     new_run_id,
     part_name,
@@ -52,6 +53,18 @@ def test_an_export_knows_its_own_files(
     assert mine.is_staged(f".{manifest_copy(run_id)}.0a1b2c3d.tmp")
 
 
+@pytest.mark.parametrize("value", ["2024-01-31", "2024-01", "2024", None])
+def test_an_export_knows_its_files_in_the_folders_of_partitions(value: str | None) -> None:
+    folder = hive_folder("dé", value)
+    found = NameMatcher("orders").match(f"{folder}/{RUN}-u00000-a1-p000.parquet")
+    assert found is not None
+    assert found.run_id == RUN
+    for name in (MANIFEST, SUCCESS, manifest_copy(RUN)):
+        assert NameMatcher("orders").is_folder_sidecar(f"{folder}/{name}")
+        assert not NameMatcher("orders").is_folder_sidecar(name)
+    assert not NameMatcher("others").is_folder_sidecar(f"{folder}/{manifest_copy(RUN)}")
+
+
 @given(NAMES, NAMES)
 def test_an_export_knows_no_other_one_s_files(mine: str, other: str) -> None:
     assume(sanitize(mine) != sanitize(other))
@@ -66,7 +79,9 @@ def test_an_export_knows_no_other_one_s_files(mine: str, other: str) -> None:
     [
         MANIFEST, SUCCESS, manifest_copy(RUN), f"{RUN}.parquet", f"{RUN}-u00000-a1-p000.json",
         f"x{RUN}-u00000-a1-p000.parquet", f"{RUN}-u00000-a1-p000.parquet.bak", f"{RUN}-u0-a1-p000.parquet",
-        f"sub/{RUN}-u00000-a1-p000.parquet", f"{RUN.upper()}-u00000-a1-p000.parquet", "orders.parquet",
+        f"sub/{RUN}-u00000-a1-p000.parquet", f"d=x/{RUN}-u00000-a1-p000.parquet",
+        f"a/d=2024/{RUN}-u00000-a1-p000.parquet", f"d=2024/a/{RUN}-u00000-a1-p000.parquet",
+        f"{RUN.upper()}-u00000-a1-p000.parquet", "orders.parquet",
         f"{RUN}-u00000-a1-p000.parquet\n", f".{RUN}-u00000-a1-p000.parquet.zz.tmp", ".bashrc", "",
     ],
 )  # fmt: skip

@@ -410,6 +410,20 @@ def test_a_whole_pass_after_windows_stands_alone(tmp_path: Path) -> None:
     assert check(made).findings == ()
 
 
+@pytest.mark.parametrize("number", [4, 5])
+def test_windows_before_a_whole_pass_do_not_count(tmp_path: Path, number: int) -> None:
+    """Whether that pass began a cursor anew or was of another mode, and with windows after it or none."""
+    made = deltas(tmp_path)
+    made.write_run([table(0, 30)], number=3, extraction=FIRST)
+    if number == 5:
+        made.write_run([table(30, 5)], number=4, extraction=WINDOW)
+    for run in made.runs[:2]:
+        (made.root / run.parts[0].path).unlink()
+    assert check(made).findings == ()
+    (made.root / made.runs[2].parts[0].path).unlink()
+    assert kinds(check(made, "sample")) == ["part_missing"]
+
+
 def test_one_earlier_run_can_be_asked_for(tmp_path: Path) -> None:
     made = deltas(tmp_path)
     report = check(made, run_id=made.runs[0].run_id)

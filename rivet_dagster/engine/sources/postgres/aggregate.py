@@ -191,10 +191,15 @@ def _temporal(value: str, kind: pa.DataType) -> tuple[Measure, ...]:
     number, view = temporal_sql(value, kind)
     if pa.types.is_time(kind):
         return _number(number, "TRUE", lambda a: a.view(view))
+    nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"  # of whole microseconds
+
+    def integers(array: pa.Array) -> pa.Array:
+        return pc.divide(array.view(view), 1000) if nanos else array.view(view)
+
     infinite = f"count(*) FILTER (WHERE NOT isfinite({value}))"
     return (
         Measure("infinite", infinite, lambda _: 0, _add, empty=0),
-        *_number(number, f"isfinite({value})", lambda a: a.view(view)),
+        *_number(number, f"isfinite({value})", integers),
     )
 
 
@@ -256,16 +261,18 @@ def _total(integers: pa.Array) -> int:
 
 
 def _decimal_total(array: pa.Array) -> int:
-    """Sum of a decimal128 array in units of the last place, of any size: by 32-bit limbs."""
+    """Sum of a decimal array in units of the last place, of any size: by 32-bit limbs."""
     present = array.drop_null()
-    count = len(present)
+    count, size = len(present), array.type.bit_width // 32
     if not count:
         return 0
-    data = present.buffers()[1].slice(present.offset * 16, count * 16)
+    data = present.buffers()[1].slice(present.offset * size * 4, count * size * 4)
     total = 0
-    for limb in range(4):
-        kind = pa.int32() if limb == 3 else pa.uint32()  # the sign is in the highest
-        limbs = pa.FixedSizeListArray.from_arrays(pa.Array.from_buffers(kind, count * 4, [None, data]), 4)
+    for limb in range(size):
+        kind = pa.int32() if limb == size - 1 else pa.uint32()  # the sign is in the highest
+        limbs = pa.FixedSizeListArray.from_arrays(
+            pa.Array.from_buffers(kind, count * size, [None, data]), size
+        )
         total += int(pc.sum(pc.list_element(limbs, limb)).as_py()) << (32 * limb)
     return total
 

@@ -40,6 +40,21 @@ SELECT {texts} FROM (
   SELECT {select}, row_number() OVER (ORDER BY {order}) AS r, count(*) OVER () AS n
   FROM {source} WHERE {where}
 ) AS numbered WHERE r % {rows} = 0 AND r < n ORDER BY r"""
+#: The spans of time that hold a row: one look into the index for each ...
+_SKIPPED: Final = """
+WITH RECURSIVE found(k) AS (
+  (SELECT {span} FROM {source} WHERE {name} >= {low} ORDER BY {name} LIMIT 1)
+  UNION ALL
+  SELECT (
+    SELECT {span} FROM {source} WHERE {name} >= {following} AND {name} <= {high} ORDER BY {name} LIMIT 1
+  )
+  FROM found WHERE k IS NOT NULL
+) SELECT to_char(k, 'YYYY-MM-DD') FROM found WHERE k IS NOT NULL ORDER BY k"""
+#: ... or one pass.
+_PASSED: Final = """
+SELECT to_char(k, 'YYYY-MM-DD') FROM (
+  SELECT DISTINCT {span} AS k FROM {source} WHERE {name} >= {low} AND {name} <= {high}
+) AS found ORDER BY k"""
 
 #: now() is the start of the transaction, which comes before its snapshot. A time without a zone was
 #: written in UTC or in the server's zone: the earlier reading holds back more, so it loses nothing.
@@ -85,6 +100,28 @@ def counted_keys(
         source=source,
         where=f"{key} > {key_literal(after)} AND {key} <= {key_literal(upto)}",
         rows=int(rows),
+    )
+
+
+def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: str, high: str) -> str:
+    """The SELECT of the first days of the days, months or years that hold a row with low <= column <= high.
+
+    An index is probed once a span that holds a row, however far they lie apart; without one it is one
+    pass over the rows.
+    """
+    found = facts.column(column)
+    zoned = found is not None and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
+    name = quote_ident(column)
+    utc = f"{name} AT TIME ZONE 'UTC'" if zoned else f"{name}::timestamp"
+    following = f"(k + interval '1 {granularity}')" + (" AT TIME ZONE 'UTC'" if zoned else "")
+    template = _SKIPPED if column in facts.indexed else _PASSED
+    return template.format(
+        span=f"date_trunc('{granularity}', {utc})",
+        name=name,
+        source=source,
+        low=quote_literal(low),
+        high=quote_literal(high),
+        following=following,
     )
 
 

@@ -29,6 +29,8 @@ _WIDTH: dict[Wire, int] = {
     Wire.TIME: 8,
     Wire.DECIMAL128: 16,
     Wire.UUID: 16,
+    Wire.DECIMAL256: 32,
+    Wire.TIMESTAMP_NS: 8,
 }
 _FIXED_TYPES: dict[Wire, pa.DataType] = {
     Wire.BOOL: pa.bool_(),
@@ -45,6 +47,7 @@ _FIXED_TYPES: dict[Wire, pa.DataType] = {
     Wire.BYTES: pa.binary(),
     Wire.JSONB: pa.utf8(),
 }
+_DECIMALS = {Wire.DECIMAL128: pa.types.is_decimal128, Wire.DECIMAL256: pa.types.is_decimal256}
 _SMALLEST = 1024
 
 
@@ -54,10 +57,11 @@ def storage_type(arrow: pa.DataType) -> pa.DataType:
 
 def _fits(kind: Wire, arrow: pa.DataType) -> bool:
     stored = storage_type(arrow)
-    if kind is Wire.TIMESTAMP:
-        return bool(pa.types.is_timestamp(stored) and stored.unit == "us")
-    if kind is Wire.DECIMAL128:
-        return bool(pa.types.is_decimal128(stored) and 0 <= stored.scale <= stored.precision)
+    if kind in (Wire.TIMESTAMP, Wire.TIMESTAMP_NS):
+        unit = "us" if kind is Wire.TIMESTAMP else "ns"
+        return bool(pa.types.is_timestamp(stored) and stored.unit == unit)
+    if kind in _DECIMALS:
+        return bool(_DECIMALS[kind](stored) and 0 <= stored.scale <= stored.precision)
     return bool(stored == _FIXED_TYPES[kind])
 
 
@@ -86,7 +90,7 @@ class ColumnBuffers:
         self.variable = self.kind >= Wire.TEXT
         state.kind, state.is_list = int(self.kind), int(self.is_list)
         state.null_policy = int(null_policy)
-        if self.kind is Wire.DECIMAL128:
+        if self.kind in _DECIMALS:
             state.precision, state.scale = (
                 storage_type(self.element).precision,
                 storage_type(self.element).scale,

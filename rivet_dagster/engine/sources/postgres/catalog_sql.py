@@ -53,7 +53,8 @@ SELECT json_build_object('types', list,
 
 # A relation is found by its exact name: to_regclass alone would cut a long one to 63 bytes.
 # A partition that is being detached no longer belongs to its parent.
-# attnotnull of PostgreSQL 18 may stand for a constraint that was never validated.
+# NOT NULL is believed where the server keeps it: not on foreign tables, not when only a plain parent has
+# it and not its children, and not in PostgreSQL 18 when its constraint was never validated.
 RELATION: Final[LiteralString] = (
     """
 WITH RECURSIVE target AS MATERIALIZED (
@@ -96,13 +97,19 @@ WITH RECURSIVE target AS MATERIALIZED (
   SELECT DISTINCT ON (s.attname) s.attname, s.n_distinct, s.avg_width, s.null_frac
   FROM sampled x JOIN pg_stats s ON s.schemaname = x.nspname AND s.tablename = x.relname
   ORDER BY s.attname, s.inherited DESC, x.own DESC
+), kin AS MATERIALIZED (
+  -- whose attnotnull counts: partitions have their parent's, the children of a plain parent need not
+  SELECT x.oid FROM tree x, target t WHERE t.relkind = 'r' OR x.oid = t.oid
 ), columns AS MATERIALIZED (
   SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attndims, a.attgenerated <> '' AS generated,
-    a.attnotnull AND NOT EXISTS (
-      SELECT FROM pg_constraint k WHERE k.conrelid = t.oid AND k.contype = 'n' AND NOT k.convalidated
-        AND k.conkey[1] = a.attnum) AS not_null,
+    a.attnotnull AND enforced AND NOT EXISTS (
+      SELECT FROM kin JOIN pg_attribute m ON m.attrelid = kin.oid AND m.attname = a.attname
+      WHERE NOT m.attnotnull OR EXISTS (
+        SELECT FROM pg_constraint k WHERE k.conrelid = kin.oid AND k.contype = 'n' AND NOT k.convalidated
+          AND k.conkey[1] = m.attnum)) AS not_null,
     has_column_privilege(t.oid, a.attnum, 'SELECT') AS can_select, s.n_distinct, s.avg_width, s.null_frac
-  FROM target t JOIN pg_attribute a ON a.attrelid = t.oid LEFT JOIN stats s ON s.attname = a.attname
+  FROM target t JOIN pg_attribute a ON a.attrelid = t.oid LEFT JOIN stats s ON s.attname = a.attname,
+    (SELECT bool_and(relkind <> 'f') IS NOT FALSE AS enforced FROM sized) AS kept
   WHERE a.attnum > 0 AND NOT a.attisdropped
 ), wanted AS (SELECT atttypid AS oid FROM columns),"""
     + _TYPE_CLOSURE

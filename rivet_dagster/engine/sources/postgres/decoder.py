@@ -14,7 +14,14 @@ import psycopg
 import pyarrow as pa
 from psycopg.pq import ExecStatus
 
-from rivet_dagster.engine.errors import IntegrityError, InternalError, RefusalError, RivetError, UsageError
+from rivet_dagster.engine.errors import (
+    IntegrityError,
+    InternalError,
+    RefusalError,
+    RivetError,
+    TransientError,
+    UsageError,
+)
 from rivet_dagster.engine.sources.postgres.buffers import ColumnBuffers
 from rivet_dagster.engine.sources.postgres.kernel import (
     ColumnState,
@@ -201,6 +208,9 @@ class CopyDecoder:
     def _take(self) -> pa.RecordBatch:
         state = self._state
         rows = int(state.row)
+        for b in self._buffers:
+            if b.state.nulls and b.column.required:
+                raise self._null_error(b.column)
         arrays = [b.finish(rows) for b in self._buffers]
         batch = (
             pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -212,6 +222,14 @@ class CopyDecoder:
         state.row = state.special_count = 0
         self._allocated = False
         return batch
+
+    def _null_error(self, column: Column) -> RivetError:
+        self._broken = True
+        return TransientError(
+            f"column {column.name!r} holds NULL, and was NOT NULL when the run was planned",
+            code="RIVET_SOURCE_SCHEMA_CHANGED",
+            field=column.name,
+        )
 
     def _failure(self, status: Status, pgconn: PGconn | None) -> BaseException:
         self._broken = True

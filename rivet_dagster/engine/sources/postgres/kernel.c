@@ -29,6 +29,7 @@ RIVET_INLINE int width_of(int kind) {
     case WIRE_INT16: return 2;
     case WIRE_INT32: case WIRE_FLOAT32: case WIRE_DATE: return 4;
     case WIRE_DECIMAL: case WIRE_UUID: return 16;
+    case WIRE_DECIMAL256: return 32;
     case WIRE_BOOL: return 0; /* bits */
     default: return 8;
     }
@@ -115,13 +116,15 @@ RIVET_INLINE int put_fixed(const rivet_column *c, int kind, const uint8_t *p, in
         ((int32_t *)(void *)values)[at] = out;
         return SPECIAL_NONE;
     }
-    case WIRE_TIMESTAMP: {
+    case WIRE_TIMESTAMP: case WIRE_TIMESTAMP_NS: {
         if (UNLIKELY(l != 8)) return SPECIAL_BAD;
         int64_t us = (int64_t)be64(p), out;
         *raw = us;
         if (UNLIKELY(us == INT64_MAX)) return SPECIAL_INFINITY;
         if (UNLIKELY(us == INT64_MIN)) return SPECIAL_NEG_INFINITY;
         if (UNLIKELY(__builtin_add_overflow(us, EPOCH_MICROS, &out))) return SPECIAL_TIMESTAMP_RANGE;
+        if (kind == WIRE_TIMESTAMP_NS && UNLIKELY(__builtin_mul_overflow(out, 1000, &out)))
+            return SPECIAL_TIMESTAMP_RANGE;
         ((int64_t *)(void *)values)[at] = out;
         return SPECIAL_NONE;
     }
@@ -139,6 +142,13 @@ RIVET_INLINE int put_fixed(const rivet_column *c, int kind, const uint8_t *p, in
         int outcome = numeric_decode(p, l, c->precision, c->scale, &v);
         if (UNLIKELY(outcome != SPECIAL_NONE)) return outcome;
         memcpy(values + 16 * at, &v, 16);
+        return SPECIAL_NONE;
+    }
+    case WIRE_DECIMAL256: {
+        uint64_t v[4];
+        int outcome = numeric_decode_wide(p, l, c->precision, c->scale, v);
+        if (UNLIKELY(outcome != SPECIAL_NONE)) return outcome;
+        memcpy(values + 32 * at, v, 32);
         return SPECIAL_NONE;
     }
     case WIRE_UUID:

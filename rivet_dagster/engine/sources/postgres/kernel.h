@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define RIVET_ABI 1
+#define RIVET_ABI 2
 
 #if defined(__GNUC__)
 #define RIVET_EXPORT __attribute__((visibility("default")))
@@ -25,7 +25,8 @@
 typedef unsigned __int128 u128;
 typedef __int128 i128;
 
-/* Wire kinds; a list is WIRE_LIST | the kind of its element. */
+/* Wire kinds; a list is WIRE_LIST | the kind of its element. WIRE_TEXT and what follows has no fixed
+ * width. WIRE_TIMESTAMP_NS is microseconds on the wire and nanoseconds in Arrow. */
 enum {
     WIRE_BOOL = 1,
     WIRE_INT16,
@@ -39,6 +40,8 @@ enum {
     WIRE_TIME,
     WIRE_DECIMAL,
     WIRE_UUID,
+    WIRE_DECIMAL256,
+    WIRE_TIMESTAMP_NS,
     WIRE_TEXT,
     WIRE_BYTES,
     WIRE_JSONB,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.pq.abc import PGconn
 
-_ABI: Final = 1
+_ABI: Final = 2
 
 
 class Wire(IntEnum):
@@ -41,9 +41,11 @@ class Wire(IntEnum):
     TIME = 10
     DECIMAL128 = 11
     UUID = 12
-    TEXT = 13  # also json, xml, enums: every type whose send function sends its text
-    BYTES = 14
-    JSONB = 15
+    DECIMAL256 = 13
+    TIMESTAMP_NS = 14  # microseconds on the wire, nanoseconds in Arrow
+    TEXT = 15  # also json, xml, enums: every type whose send function sends its text
+    BYTES = 16
+    JSONB = 17
     LIST = 0x100
 
 

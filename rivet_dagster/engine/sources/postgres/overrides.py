@@ -36,7 +36,8 @@ _ALIASES: Final = {
     **dict.fromkeys(("json", "jsonb"), "json"),
 }
 _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\s*\(\s*([0-9]+)\s*,\s*([0-9]+)\s*\)", re.IGNORECASE)
-_MAX_PRECISION: Final = 38
+_MAX_PRECISION: Final = 76  # of decimal256
+_NATIVE_PRECISION: Final = 38  # of decimal128, which every reader knows
 
 #: What a type of the file is read as, when an override names it.
 _TARGETS: Final[dict[str, tuple[pa.DataType, Wire, str]]] = {
@@ -48,20 +49,22 @@ _TARGETS: Final[dict[str, tuple[pa.DataType, Wire, str]]] = {
     "float64": (pa.float64(), Wire.FLOAT64, "float8"),
     "date": (pa.date32(), Wire.DATE, "date"),
     "timestamp": (pa.timestamp("us"), Wire.TIMESTAMP, "timestamp"),
-    "timestamp_tz": (pa.timestamp("us", tz="UTC"), Wire.TIMESTAMP, "timestamptz"),
+    "timestamp_tz": (pa.timestamp("us", tz="UTC"), Wire.TIMESTAMP, "timestamp"),
+    "timestamp_ns": (pa.timestamp("ns"), Wire.TIMESTAMP_NS, "timestamp"),
+    "timestamp_tz_ns": (pa.timestamp("ns", tz="UTC"), Wire.TIMESTAMP_NS, "timestamp"),
     "binary": (pa.binary(), Wire.BYTES, "bytea"),
     "json": (pa.json_(), Wire.TEXT, "json"),
     "uuid": (pa.uuid(), Wire.UUID, "uuid"),
 }
 #: (type of the source, type of the file) whose every value is the same in both, cast by the server.
 _WIDENING: Final = {
-    **dict.fromkeys((("int2", "int32"), ("int2", "int64"), ("int4", "int64")), True),
-    **dict.fromkeys((("int2", "float32"), ("int2", "float64"), ("int4", "float64")), True),
-    ("float4", "float64"): True,
-    ("date", "timestamp"): True,
+    *(("int2", "int32"), ("int2", "int64"), ("int4", "int64")),
+    *(("int2", "float32"), ("int2", "float64"), ("int4", "float64"), ("float4", "float64")),
 }
-#: The same eight bytes on the wire; the zone is a matter of the file's type alone, and it is UTC.
-_SAME_WIRE: Final = {("timestamp", "timestamp_tz"), ("timestamptz", "timestamp")}
+_STAMPS: Final = ("timestamp", "timestamp_tz", "timestamp_ns", "timestamp_tz_ns")
+#: The same eight bytes on the wire. The zone is a matter of the file's type alone, and it is UTC; so is
+#: the unit: what nanoseconds cannot count is a value without a form.
+_SAME_WIRE: Final = {(source, wanted) for source in ("timestamp", "timestamptz") for wanted in _STAMPS}
 _INTEGER_DIGITS: Final = {"int2": 5, "int4": 10, "int8": 19}
 _HELD_DIGITS: Final = {"int16": 4, "int32": 9, "int64": 18}  # every number of so many digits fits
 
@@ -176,8 +179,9 @@ def _typed(source: PgType, found: Rule, wanted: str) -> Rule | None:
         return rule
     if (source.name, wanted) in _WIDENING and _builtin(source):
         return replace(rule, casts=(cast,))
-    if (source.name, wanted) == ("date", "timestamp_tz") and _builtin(source):
-        return replace(rule, casts=("timestamp",))
+    if source.name == "date" and wanted in _STAMPS and _builtin(source):
+        # days past 294276 are refused by the cast
+        return replace(rule, casts=(cast,), parses=True)
     if wanted in _HELD_DIGITS and _whole_digits(found) <= _HELD_DIGITS[wanted]:
         return replace(rule, casts=(cast,), parses=True)
     if _is_text(source) and wanted == "json":
@@ -197,7 +201,10 @@ def _whole_digits(found: Rule) -> int:
 def _decimal(source: PgType, found: Rule, precision: int, scale: int) -> Rule | None:
     if precision > _MAX_PRECISION or source.elem is not None:
         return None
-    rule = Rule(pa.decimal128(precision, scale), Wire.DECIMAL128, scale=scale, fidelity=Fidelity.COMPATIBLE)
+    native = precision <= _NATIVE_PRECISION
+    arrow = pa.decimal128(precision, scale) if native else pa.decimal256(precision, scale)
+    wire = Wire.DECIMAL128 if native else Wire.DECIMAL256
+    rule = Rule(arrow, wire, scale=scale, fidelity=Fidelity.COMPATIBLE)
     if _is(source, "numeric"):
         if not t.is_decimal(found.arrow):  # no declared precision: each value is held against this one
             return rule

@@ -124,8 +124,31 @@ def _within(pages: str, spec: Mapping[str, Any]) -> str:
     return f"{pages} AND {_or_null(spec)}" if "column" in spec else pages
 
 
+def _folder_condition(folder: Mapping[str, Any]) -> str:
+    """The rows of one folder of ``partition_by``; without bounds those that have no value."""
+    if folder["ge"] is None:
+        return f"{quote_ident(folder['column'])} IS NULL"
+    return _bounded(folder)
+
+
 def unit_from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     """(FROM item, condition, ORDER BY or '') of a unit. Page ranges cover the whole unit here."""
+    source, condition, order = _from_where(unit, origin)
+    folder = unit.spec.get("folder")
+    if folder is None:
+        return source, condition, order
+    within = _folder_condition(folder)
+    return source, within if condition == "TRUE" else f"{within} AND {condition}", order
+
+
+def scope_sql(unit: WorkUnit, origin: Origin) -> str:
+    """The unit's rows as a FROM item to ask about. OFFSET keeps the server from looking for their bounds
+    along an index of the whole table, past all the rows that the unit does not have."""
+    source, condition, _ = unit_from_where(unit, origin)
+    return f"(SELECT * FROM {source} WHERE {condition} OFFSET 0) AS _rivet_scope"
+
+
+def _from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     source = _relation(unit.spec, origin)
     spec = unit.spec
     match unit.kind:

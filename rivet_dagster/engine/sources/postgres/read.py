@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,7 @@ class PostgresReader:
         #: values of the last unit that the policy ``null`` replaced, by column
         self.nulled: dict[str, int] = {}
 
-    def batches(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+    def batches(self, unit: WorkUnit) -> Generator[pa.RecordBatch]:
         """Stream the unit. Batch borders depend on the rows alone, not on the statements."""
         self.nulled = {}
         select = select_list(self._order.columns)
@@ -204,10 +204,7 @@ class PostgresReader:
             time.sleep(self._order.options.throttle_ms / 1000 * rows / self._order.options.throttle_rows)
 
     def classify(self, error: BaseException) -> RivetError:
-        """The error tree's form of ``error``; the connection is given up, the next unit opens one."""
-        if self._connection is not None:
-            connect.close(self._connection)
-            self._connection = None
+        """The error tree's form of ``error``. Any thread may ask."""
         if isinstance(error, psycopg.Error):
             classified = classify(error, export=self._order.export)
             if classified.sqlstate in {"42P01", "42703", "3F000"}:
@@ -235,5 +232,7 @@ class PostgresReader:
                 connection.cancel_safe(timeout=5)
 
     def close(self) -> None:
+        """Give the connection up; the next unit opens another."""
         if self._connection is not None:
             connect.close(self._connection)
+            self._connection = None

@@ -100,7 +100,9 @@ def _form(column: Column, encoding: str) -> _Form | None:
         return _Form(scaled, lambda a: _each(a, _unscaled)) if column.scale >= 0 else None
     if pa.types.is_temporal(kind):
         number, integers = temporal_sql(value, kind)
-        return _Form(f"{number}::text", lambda a: _each(a.view(integers), str))
+        nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"  # of whole microseconds
+        step = 1000 if nanos else 1
+        return _Form(f"{number}::text", lambda a: _each(a.view(integers), lambda v: str(v // step)))
     if column.wire == Wire.UUID:
         return _Form(f"({value})::text", lambda a: _each(a, lambda v: str(uuid.UUID(bytes=v))))
     if column.wire == Wire.BYTES:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -21,7 +23,6 @@ from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.base import (
     Cursor,
     CursorBounds,
-    Heap,
     LateBounds,
     Settle,
     SourceCapabilities,
@@ -29,9 +30,10 @@ from rivet_dagster.engine.sources.base import (
 )
 from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
+from rivet_dagster.engine.sources.postgres.facts import source_facts
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
-from rivet_dagster.engine.sources.postgres.predicate import Origin
+from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import (
     PostgresReader,
@@ -49,7 +51,6 @@ from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text
 CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
 
 _OLDEST = 120_000
-_TID_RANGE_SCAN = 140_000  # before it, a ctid range reads the whole heap
 _RECOUNTS = 3
 _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
@@ -147,6 +148,7 @@ class PostgresPlanner:
 
     def __init__(self, source: PostgresSource, *, snapshot: bool) -> None:
         self._source = source
+        self._scope: str | None = None
         self._holder: SnapshotHolder | None = None
         self._connection: psycopg.Connection[Any]
         if snapshot:
@@ -216,6 +218,18 @@ class PostgresPlanner:
         return bool(
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
+
+    def within(self, unit: WorkUnit) -> PostgresPlanner:
+        """The same questions about the rows of ``unit`` alone, on the same connection."""
+        scoped = copy.copy(self)
+        scoped._scope = scope_sql(unit, self.origin)
+        scoped.facts = replace(self.facts, heaps=(), indexed=frozenset())
+        return scoped
+
+    def spans(self, column: str, granularity: str, low: str, high: str) -> list[str]:
+        """See ``bounds.spans``: which days, months or years hold a row."""
+        statement = bounds.spans(self._from(), self.facts, column, granularity, low, high)
+        return [str(row[0]) for row in self._rows(statement)]
 
     def key_boundaries(
         self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
@@ -296,7 +310,7 @@ class PostgresPlanner:
         )
 
     def _from(self) -> str:
-        return self.origin.from_sql()
+        return self._scope or self.origin.from_sql()
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:
@@ -341,7 +355,7 @@ class PostgresPlanner:
                 raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
-            return _facts(columns, None, None)
+            return source_facts(columns, None, None)
         assert origin.table is not None
         relation = catalog.describe_table(
             self._connection, origin.schema, origin.table, server=server, overrides=overrides
@@ -351,7 +365,7 @@ class PostgresPlanner:
         if relation.kind == "v":
             self._refuse_hidden_rows(f"SELECT 1 FROM {relation.sql}")
         self.relation = relation
-        return _facts(relation.columns, relation, server.version)
+        return source_facts(relation.columns, relation, server.version)
 
     def _refuse_unreadable(self, relation: catalog.Relation) -> None:
         if not relation.can_select:
@@ -375,45 +389,3 @@ class PostgresPlanner:
                 "row-level security hides rows below this view or query from this role",
                 code="RIVET_SOURCE_ROW_SECURITY",
             )
-
-
-def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
-    """The relation's own heaps; empty when it has to be read in one piece through its name."""
-    if relation.kind in "vf" or not all(leaf.readable for leaf in relation.leaves):
-        return ()
-    return tuple(
-        Heap(
-            {"relation": [leaf.schema, leaf.name], "only": leaf.kind in "rf"},
-            leaf.pages,
-            leaf.bytes,
-            split=leaf.is_heap and version >= _TID_RANGE_SCAN,
-        )
-        for leaf in relation.leaves
-    )
-
-
-def _facts(
-    columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
-) -> SourceFacts:
-    integers = frozenset(c.name for c in columns if c.integer)
-    if relation is None:
-        names = frozenset(c.name for c in columns)
-        return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())
-    unique = [k.columns for k in relation.unique_keys if k.not_null]
-    rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
-    assert version is not None
-    return SourceFacts(
-        relation.schema,
-        relation.name,
-        columns,
-        _heaps(relation, version),
-        rows,
-        relation.bytes,
-        tuple(columns[0] for columns in unique if len(columns) == 1),
-        tuple(columns for columns in unique if len(columns) > 1),
-        relation.primary_key,
-        integers,
-        frozenset(c.name for c in columns if c.nullable),
-        relation.indexed,
-        relation=relation,
-    )

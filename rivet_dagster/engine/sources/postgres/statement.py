@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final
 
 # The lexer of PostgreSQL as far as it decides what is inside a string, a name or a comment.
-_TOKEN: Final = re.compile(
-    r"""
+_LEXER: Final = r"""
       (?P<space>\s+|--[^\r\n]*)
     | (?P<comment>/\*)
     | (?P<end>;)
@@ -17,10 +17,13 @@ _TOKEN: Final = re.compile(
     | (?P<dollar>\$(?:[A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_\u0080-\U0010ffff]*)?\$)
     | [A-Za-z_\u0080-\U0010ffff][A-Za-z0-9_$\u0080-\U0010ffff]*
     | .
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """
 _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
+
+
+@functools.cache
+def _token() -> re.Pattern[str]:
+    return re.compile(_LEXER, re.VERBOSE | re.DOTALL)  # only queries need it, and it takes 7 ms
 
 
 def query_body(query: str) -> str:
@@ -29,9 +32,10 @@ def query_body(query: str) -> str:
     The newline keeps a ``--`` comment at its end from swallowing what comes after. Text behind a
     semicolon that is more than space and comments stays: the server refuses several statements.
     """
+    token = _token()
     position, last_token, first_end = 0, 0, -1
     while position < len(query):
-        found = _TOKEN.match(query, position)
+        found = token.match(query, position)
         assert found is not None  # the last alternative matches any character
         start, position = position, found.end()
         kind = found.lastgroup

@@ -148,7 +148,7 @@ def numeric_rule(typmod: int) -> Rule:
     if scale < 0:
         digits = precision - scale
     if digits > MAX_PRECISION:
-        return text_rule("DecimalPlain", "more than 38 digits")
+        return text_rule("DecimalPlain", "more than 38 digits; `columns:` makes it decimal256, up to 76")
     same = (digits, places) == (precision, scale)
     return Rule(
         pa.decimal128(digits, places),
@@ -263,20 +263,6 @@ def _with_typmod(t: PgType, typmod: int) -> PgType:
     return PgType(t.oid, t.schema, t.name, t.kind, t.native, typmod, 0, t.extension, t.base, t.elem)
 
 
-def type_report(columns: Iterable[Column]) -> list[dict[str, str]]:
-    """What a plan shows of its columns: name, source type, file type, fidelity, text form."""
-    return [
-        {
-            "column": c.name,
-            "source": c.native_type,
-            "file": str(c.arrow),
-            "fidelity": str(c.fidelity),
-            "text_form": c.text_form or "",
-        }
-        for c in columns
-    ]
-
-
 __all__ = [
     "BUILTIN",
     "BY_KIND",
@@ -292,5 +278,4 @@ __all__ = [
     "numeric_rule",
     "require_supported",
     "rule_for",
-    "type_report",
 ]

@@ -62,14 +62,17 @@ A value that its column's file type cannot hold stops its work unit with
 into NULL that no `value_policy` asked for.
 These are: `NaN` in a declared numeric, infinite dates and timestamps, timestamps past 294246,
 `24:00:00`, and arrays of several dimensions (or not starting at 1) in a column declared with one.
-NOT NULL is not carried into the file.
+
+**NOT NULL** is carried into the file where the server keeps it for every row
+([ADR 19](adr/0019-not-null-is-carried-where-the-server-keeps-it.md)); the columns of a query may be NULL.
 """
 
 _OUTRO: Final = """
 A **domain** is decided as its base type, with the modifier that it fixes. An **array** declared with one
 dimension is `list<item: ...>` of what its element type is decided as; one declared with several (`int[][]`)
-is `ArrayText` as a whole. Types of extensions and your own base types are read by their cast to text. A
-pseudo-type is unsupported, except `record`, which a query can return.
+is `ArrayText` as a whole. The server keeps declared dimensions for tables alone: in a view or query it is a
+list. Types of extensions and your own base types are read by their cast to text. A pseudo-type is
+unsupported, except `record`, which a query can return.
 
 ## Overrides
 
@@ -79,17 +82,26 @@ precision, or takes text; it never rounds. Domains are overridden as their base 
 | declared | from |
 |---|---|
 | `text`, `string`, `varchar`, `char` | every type: the server's canonical text of the value |
-| `decimal(p,s)`, p <= 38 | `numeric`, held value by value; integers and numerics with room; `money`; text |
+| `decimal(p,s)`, p <= 76 | `numeric`, held value by value; integers and numerics with room; `money`; text |
 | `int2`, `int4`, `int8` | smaller integers; `numeric(p,0)` of at most 4, 9 and 18 digits |
 | `float4`, `float8` | `real` as float8; integers that the float holds exactly |
 | `timestamp`, `timestamp_tz` | each other (the zone is UTC), and `date` |
+| `timestamp_ns`, `timestamp_tz_ns` | `timestamp`, `timestamptz` and `date`, from 1677-09-21 to 2262-04-11 |
 | `json` | text that is JSON, byte for byte |
 | `uuid` | text that is a uuid, in any spelling that PostgreSQL reads |
 | `bool`, `date`, `binary` | that type itself |
 
 Everything else is refused before the first row with `RIVET_TYPE_UNSAFE_MAPPING`, the column and a way out.
 A value that does not fit its declared type (too many digits, text that cannot be parsed) stops its unit with
-`RIVET_SOURCE_VALUE_UNREPRESENTABLE` and the column's name. `timestamp_ns` is not built.
+`RIVET_SOURCE_VALUE_UNREPRESENTABLE` and the column's name.
+
+A decimal of more than 38 digits is `decimal256`. Declare it only for readers that know it: pyarrow does,
+DuckDB 1.5 takes the column for a DOUBLE and shows other numbers, so the default is text. Nanoseconds hold
+what PostgreSQL counts in microseconds, nothing finer, and end in 2262: a `9999-12-31` has no form in them.
+In a CSV a nanosecond timestamp has nine digits behind the point.
+
+A name of a column may stand in double quotes as in SQL, in every key that names one; a key of `columns:`
+needs them where the name holds a dot: `'"a.b"': text`, `'orders."a.b"': text`.
 
 ## Values without a form
 
@@ -132,13 +144,14 @@ class TypeRow:
 def type_table() -> tuple[TypeRow, ...]:
     """Every decision, in the order of the code's table; types that share one decision share a line."""
     lines: dict[tuple[str, str, str, str], list[str]] = {}
-    for name, rule in _decisions():
+    for name, rule in decisions():
         key = (str(rule.arrow), str(rule.fidelity), rule.text_form or "", rule.note)
         lines.setdefault(key, []).append(name)
     return tuple(TypeRow(", ".join(names), *key) for key, names in lines.items())
 
 
-def _decisions() -> Iterator[tuple[str, Rule]]:
+def decisions() -> Iterator[tuple[str, Rule]]:
+    """(name, rule) of every type of the code's table."""
     for name, rule in types.BUILTIN.items():
         yield _NAMES.get(name, name), rule
         if name == "float8":
