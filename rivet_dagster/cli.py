@@ -144,14 +144,23 @@ def validate(
     _each(path, params, exports, act)
 
 
+_RECONCILE_DEPTH = click.option(
+    "--depth", type=click.Choice(["sums", "rows"]), default="sums", show_default=True,
+    help="sums: counts, and sums and bounds of columns; rows: also a hash of every row.",
+)  # fmt: skip
+
+
 @cli.command()
 @_config_options
+@_RECONCILE_DEPTH
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: bool) -> None:
+def reconcile(
+    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], as_json: bool
+) -> None:
     """Compare the last complete runs with the source, unit by unit."""
 
     def act(engine: Engine, name: str) -> None:
-        report = engine.reconcile(name)
+        report = engine.reconcile(name, depth=depth)
         line = f"{name}: {report.status}, {report.count('match')} of {len(report.units)} partitions match"
         click.echo(json.dumps(report.as_json()) if as_json else line)
         report.raise_if_mismatch()
@@ -161,18 +170,22 @@ def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: boo
 
 @cli.command()
 @_config_options
+@_RECONCILE_DEPTH
 @click.option("--execute", is_flag=True, help="Run the units again; without it, only say which.")
-def repair(path: str, exports: tuple[str, ...], params: Options, execute: bool) -> None:
+def repair(
+    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], execute: bool
+) -> None:
     """Reconcile, then run again what differs. A dry run unless told to execute."""
     from rivet_dagster.engine.verify.repair import plan_repair
 
     def act(engine: Engine, name: str) -> None:
-        wanted = plan_repair(engine.reconcile(name))
+        wanted = plan_repair(engine.reconcile(name, depth=depth))
         click.echo(json.dumps(wanted.as_json()))
         if not execute or not (wanted.actions or wanted.fresh_run):
             return
         only = None if wanted.fresh_run else wanted.partitions
-        click.echo(_line(_run_one(engine, name, None, fresh=wanted.fresh_run, quiet=True, only=only)))
+        done = _run_one(engine, name, None, repair=True, quiet=True, only=only)
+        click.echo(_line(done))
 
     _each(path, params, exports, act)
 
@@ -229,14 +242,15 @@ def _run_one(
     name: str,
     lock_wait: int | None,
     *,
-    fresh: bool,
     quiet: bool,
+    fresh: bool = False,
+    repair: bool = False,
     only: Collection[str] | None = None,
 ) -> RunOutcome:
     from rivet_dagster.engine.run.events import RunNote, UnitFailed
 
     with engine.session(name, holder="cli", lock_wait=lock_wait) as session:
-        plan = session.plan(fresh=fresh, only=only)
+        plan = session.plan(fresh=fresh, repair=repair, only=only)
         if not quiet:
             click.echo(f"{name}: {len(plan.units)} units, {plan.reason}", err=True)
         for event in session.execute():

@@ -8,7 +8,7 @@ import dagster as dg
 
 from rivet_dagster.assets.checks import build_reconcile_check
 from rivet_dagster.assets.exports import ExportAssets, build_export_asset, export_assets
-from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job
+from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job, validate_job
 from rivet_dagster.assets.repair import repair_job
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.assets.schedules import export_schedule
@@ -44,6 +44,7 @@ def build_rivet_definitions(
         jobs=[
             *jobs.values(),
             all_job(assets),
+            *(validate_job(a) for a in assets),
             *(reconcile_job(a) for a in assets),
             *(repair_job(a) for a in assets),
         ],

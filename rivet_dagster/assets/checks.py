@@ -1,6 +1,7 @@
 """Asset checks: ``validate`` (files against manifest) and ``reconcile`` (source against files)."""
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -29,12 +30,26 @@ _SEVERITY = {
 }
 
 
+class RowDepth(Enum):
+    """What ``reconcile`` compares: counts and sums of columns, or also a hash of every row."""
+
+    sums = "sums"
+    rows = "rows"
+
+
+class ReconcileConfig(dg.Config):
+    """depth: ``rows`` also sees cells that changed places; it reads row by row, so it takes longer."""
+
+    depth: RowDepth = RowDepth.sums
+
+
 def validate_spec(table: dg.AssetKey) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         VALIDATE,
         asset=table,
         blocking=True,
-        description="Marker, manifest and every part it lists are there, in full size.",
+        description="Marker, manifest and every part it lists are there, in full size; at depth `full` "
+        "also as they were read.",
     )
 
 
@@ -43,11 +58,16 @@ def validation_result(assets: "ExportAssets", report: "ValidationReport") -> dg.
     failed = report.status == "fail"
     metadata: dict[str, Any] = {
         "status": report.status,
+        "depth": report.depth,
         "parts": report.parts,
         "rows": report.rows,
         "bytes": report.bytes,
         "failures": len(report.failures),
         "warnings": len(report.warnings),
+        "files_untracked": report.count("untracked_object"),
+        "files_superseded": report.count("superseded_object"),
+        "files_quarantined": report.quarantined_files,
+        "bytes_quarantined": report.quarantined_bytes,
     }
     if report.findings:
         listed = [{"code": f.code, "path": f.path} for f in report.findings[:_LISTED]]
@@ -84,9 +104,9 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=assets.names.reconcile_op, specs=specs, can_subset=True, pool=assets.pool)
     def reconcile(
-        context: dg.AssetCheckExecutionContext, rivet: RivetResource
+        context: dg.AssetCheckExecutionContext, config: ReconcileConfig, rivet: RivetResource
     ) -> Iterator[dg.AssetCheckResult]:
-        report = _reconcile(context, assets, rivet)
+        report = _reconcile(context, assets, rivet, config.depth)
         _log_chunks(context, assets, report)
         for key in context.selected_asset_check_keys:
             yield _summary(key, report)
@@ -96,11 +116,14 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
 
 
 def _reconcile(
-    context: dg.AssetCheckExecutionContext, assets: "ExportAssets", rivet: RivetResource
+    context: dg.AssetCheckExecutionContext,
+    assets: "ExportAssets",
+    rivet: RivetResource,
+    depth: RowDepth,
 ) -> "ReconcileReport":
     try:
         with rivet.engine(assets.config) as engine:
-            return engine.reconcile(assets.export.name)
+            return engine.reconcile(assets.export.name, depth=depth.value)
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = as_rivet_error(error)
     tell(caught)
@@ -159,7 +182,12 @@ def _summary(key: dg.AssetCheckKey, report: "ReconcileReport") -> dg.AssetCheckR
         check_name=key.name,
         passed=report.status == "match",
         severity=_SEVERITY[report.status],
-        metadata={**_counts(report.units), "run_id": report.run_id, "strategy": report.strategy},
+        metadata={
+            **_counts(report.units),
+            "run_id": report.run_id,
+            "strategy": report.strategy,
+            "depth": report.depth,
+        },
     )
 
 

@@ -137,6 +137,9 @@ def table_metadata(outcome: RunOutcome, *, partitions: int) -> dict[str, Any]:
     }
     if nulled := sum(outcome.details.get("nulled", {}).values()):
         metadata["values_nulled"] = nulled
+    for what, count in outcome.details.get("folder", {}).items():
+        if count:
+            metadata[f"files_{what}"] = count
     if outcome.manifest_uri:
         metadata["manifest"] = outcome.manifest_uri
     return metadata

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from rivet_dagster.assets._internal import die_with_parent, mark_partitions_plan
 from rivet_dagster.assets.checks import validation_result
 from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, table_metadata
 from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell, worst
+from rivet_dagster.assets.gates import gate_results
+from rivet_dagster.assets.naming import DRIFT, QUALITY, VALIDATE
 from rivet_dagster.assets.partitions import is_window
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import holder_of
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from rivet_dagster.assets.resources import RivetResource
     from rivet_dagster.engine.run.events import RunOutcome, RunPlan
     from rivet_dagster.engine.run.session import Session
+    from rivet_dagster.engine.verify.report import Depth
 
 StepResult = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
@@ -47,19 +50,27 @@ def run_export(
     *,
     lock_wait: int | None,
     fresh: bool,
+    depth: Depth | None,
 ) -> Iterator[StepResult]:
-    """Run the export; yields the table's result and check. Raises Failure or RetryRequested only."""
+    """Run the export; yields the table's result and checks. Raises Failure or RetryRequested only.
+
+    When checks alone were selected, they look at the last complete run.
+    """
     die_with_parent()
     run = ExportRun(
         context.op_execution_context,
         assets,
         requested=_requested(context, assets),
         yields_table=assets.table_key in context.selected_asset_keys,
-        validates=assets.validate_key in context.selected_asset_check_keys,
+        checks=frozenset(key.name for key in context.selected_asset_check_keys),
+        depth=depth,
     )
     caught: Exception | None = None
     try:
-        yield from run.steps(rivet, lock_wait=lock_wait, fresh=fresh)
+        if context.selected_asset_keys:
+            yield from run.steps(rivet, lock_wait=lock_wait, fresh=fresh)
+        else:
+            yield from run.checks_alone(rivet, lock_wait=lock_wait)
     except Exception as error:  # noqa: BLE001 - the event log would keep its text: it is told, not raised
         caught = error
     if caught is not None:
@@ -103,21 +114,57 @@ class ExportRun:
     """One attempt of a step. requested: chunk partitions to run, None for all that are outstanding.
 
     yields_table: the table was selected, so its materialization is a result of the step; otherwise it
-    is only logged.
+    is only logged. checks: names of the inline checks that were selected.
     """
 
     context: dg.OpExecutionContext
     assets: ExportAssets
     requested: list[str] | None
     yields_table: bool = False
-    validates: bool = False
+    checks: frozenset[str] = frozenset()
+    depth: Depth | None = None
     run_id: str | None = None
     errors: list[RivetError] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     notes: _Notes = field(default_factory=_Notes)
 
     def steps(
-        self, rivet: RivetResource, *, lock_wait: int | None, fresh: bool = False
+        self,
+        rivet: RivetResource,
+        *,
+        lock_wait: int | None,
+        fresh: bool = False,
+        repair: bool = False,
+    ) -> Iterator[StepResult]:
+        """Plan, execute, finalize. Gates that end the run are told before their error is raised."""
+        try:
+            yield from self._steps(rivet, lock_wait=lock_wait, fresh=fresh, repair=repair)
+        except RivetError as error:
+            yield from self._gates(error.details)
+            raise
+
+    def checks_alone(self, rivet: RivetResource, *, lock_wait: int | None) -> Iterator[StepResult]:
+        """The selected checks over the last complete run, under the lease: no run changes its files."""
+        name = self.assets.export.name
+        ensure_pools(self.context.instance, self.assets.config, exports=[name])
+        with (
+            rivet.engine(self.assets.config) as engine,
+            engine.session(name, holder=holder_of(self.context.run_id), lock_wait=lock_wait),
+        ):
+            if VALIDATE in self.checks:
+                yield validation_result(self.assets, engine.validate(name, depth=self.depth or "full"))
+            found: dict[str, Any] = {}
+            if QUALITY in self.checks:
+                found["quality"] = engine.quality(name).as_json()
+            if DRIFT in self.checks:
+                found["drift"] = engine.drift(name).as_json()
+            yield from self._gates(found)
+
+    def _gates(self, details: Mapping[str, Any]) -> Iterator[StepResult]:
+        return (r for r in gate_results(self.assets, details) if r.check_name in self.checks)
+
+    def _steps(
+        self, rivet: RivetResource, *, lock_wait: int | None, fresh: bool, repair: bool
     ) -> Iterator[StepResult]:
         context, assets = self.context, self.assets
         ensure_pools(context.instance, assets.config, exports=[assets.export.name])
@@ -127,7 +174,7 @@ class ExportRun:
             rivet.engine(assets.config) as engine,
             engine.session(assets.export.name, holder=holder, lock_wait=lock_wait) as session,
         ):
-            plan = session.plan(only=only, fresh=fresh)
+            plan = session.plan(only=only, fresh=fresh, repair=repair)
             self.run_id = plan.run_id
             self._register(plan)
             self._execute(session, plan, engine.store(session.header.prefix).uri())
@@ -207,16 +254,17 @@ class ExportRun:
         for text in outcome.warnings:
             self.context.log.warning(redact(text))
         yield from self._table(outcome, partitions=len(plan.partitions))
-        if self.validates:
+        yield from self._gates(outcome.details)
+        if VALIDATE in self.checks:
             yield from self._validate(session, outcome)
 
     def _validate(self, session: Session, outcome: RunOutcome) -> Iterator[StepResult]:
-        """The cheap check: marker, manifest, presence and size of each part; it reads no part."""
+        """By default the cheap depth: marker, manifest, presence and size of each part; it reads none."""
         from rivet_dagster.engine.verify.validate import validate_prefix
 
         store = session.engine.store(session.header.prefix)
         name = self.assets.export.name
-        report = validate_prefix(store, outcome.prefix_uri, depth="sample", export_name=name)
+        report = validate_prefix(store, outcome.prefix_uri, depth=self.depth or "sample", export_name=name)
         if outcome.status != "skipped" or report.manifest_found:
             yield validation_result(self.assets, report)
 

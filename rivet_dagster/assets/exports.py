@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 import dagster as dg
 
 from rivet_dagster.assets.checks import validate_spec
 from rivet_dagster.assets.execution import StepResult, run_export
+from rivet_dagster.assets.gates import gate_specs
 from rivet_dagster.assets.naming import RECONCILE, VALIDATE, ExportNames
 from rivet_dagster.assets.partitions import chunk_partitions
 from rivet_dagster.assets.pools import pool_of
@@ -15,11 +17,24 @@ from rivet_dagster.assets.translator import RivetDagsterTranslator
 from rivet_dagster.config import ExportConfig, RivetConfig, Tuning
 
 
+class CheckDepth(Enum):
+    """How much ``validate`` reads: three small files, also the listing, also every part."""
+
+    light = "light"
+    sample = "sample"
+    full = "full"
+
+
 class RunConfig(dg.Config):
-    """What a person may set for one run. It is stored in the clear: no secrets."""
+    """What a person may set for one run. It is stored in the clear: no secrets.
+
+    depth: of the ``validate`` check: light, sample or full. By default sample after a run, and full
+    when the check runs alone.
+    """
 
     lock_wait: int | None = None
     fresh: bool = False
+    depth: CheckDepth | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,11 @@ class ExportAssets:
         return dg.AssetCheckKey(self.table_key, VALIDATE)
 
     @property
+    def inline_checks(self) -> tuple[dg.AssetCheckSpec, ...]:
+        """Checks that the export's own step evaluates."""
+        return validate_spec(self.table_key), *gate_specs(self.export, self.table_key)
+
+    @property
     def reconcile_key(self) -> dg.AssetCheckKey:
         return dg.AssetCheckKey(self.table_key, RECONCILE)
 
@@ -92,7 +112,7 @@ def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=assets.names.op,
         specs=assets.specs,
-        check_specs=[validate_spec(assets.table_key)],
+        check_specs=assets.inline_checks,
         can_subset=True,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=assets.pool,
@@ -101,7 +121,14 @@ def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
     def run(
         context: dg.AssetExecutionContext, config: RunConfig, rivet: RivetResource
     ) -> Iterator[StepResult]:
-        yield from run_export(context, assets, rivet, lock_wait=config.lock_wait, fresh=config.fresh)
+        yield from run_export(
+            context,
+            assets,
+            rivet,
+            lock_wait=config.lock_wait,
+            fresh=config.fresh,
+            depth=config.depth.value if config.depth else None,
+        )
 
     definition: dg.AssetsDefinition = run
     return definition

@@ -20,9 +20,9 @@ MAX_CONCURRENT = 2
 
 
 def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
-    """Tables with their inline check: the table mode, which needs no partition to be chosen."""
+    """Tables with their inline checks: the table mode, which needs no partition to be chosen."""
     tables = dg.AssetSelection.assets(*(a.table_key for a in assets)).without_checks()
-    return tables | dg.AssetSelection.checks(*(a.validate_key for a in assets))
+    return tables | dg.AssetSelection.checks(*(spec.key for a in assets for spec in a.inline_checks))
 
 
 def export_job(assets: ExportAssets) -> AssetJob:
@@ -30,6 +30,16 @@ def export_job(assets: ExportAssets) -> AssetJob:
         assets.names.export_job,
         selection=table_selection([assets]),
         description=f"Run export {assets.export.name}: plan or resume, extract, verify.",
+        executor_def=dg.in_process_executor,
+        tags={"rivet/export": assets.names.base},
+    )
+
+
+def validate_job(assets: ExportAssets) -> AssetJob:
+    return dg.define_asset_job(
+        assets.names.validate_job,
+        selection=dg.AssetSelection.checks(assets.validate_key),
+        description=f"Compare the files of {assets.export.name} with their manifest; reads no source.",
         executor_def=dg.in_process_executor,
         tags={"rivet/export": assets.names.base},
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from rivet_dagster.config import ExportConfig
 
 VALIDATE = "validate"
+QUALITY = "quality"
+DRIFT = "drift"
 RECONCILE = "reconcile"
 RECONCILE_CHUNKS = "reconcile_chunks"
 
@@ -53,6 +55,10 @@ class ExportNames:
     @property
     def reconcile_job(self) -> str:
         return f"reconcile_{self.base}"
+
+    @property
+    def validate_job(self) -> str:
+        return f"validate_{self.base}"
 
     @property
     def repair_job(self) -> str:

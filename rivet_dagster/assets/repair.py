@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from rivet_dagster.assets._internal import die_with_parent
+from rivet_dagster.assets.checks import RowDepth
 from rivet_dagster.assets.execution import ExportRun
 from rivet_dagster.assets.resources import RivetResource
 
@@ -18,8 +19,12 @@ _LISTED = 500
 
 
 class RepairConfig(dg.Config):
-    """chunks: partition keys of the chunk asset; by default those that ``reconcile`` finds wrong."""
+    """chunks: partition keys of the chunk asset; by default those that ``reconcile`` finds wrong.
 
+    depth: of that reconcile.
+    """
+
+    depth: RowDepth = RowDepth.sums
     chunks: list[str] | None = None
     execute: bool = False
     lock_wait: int | None = None
@@ -61,7 +66,7 @@ def run_repair(
         run.requested = None if wanted.fresh else list(wanted.partitions)
         _log(context, assets, wanted, execute=config.execute)
         if config.execute and wanted:
-            for _ in run.steps(rivet, lock_wait=config.lock_wait, fresh=wanted.fresh):
+            for _ in run.steps(rivet, lock_wait=config.lock_wait, repair=True):
                 pass
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = error
@@ -88,7 +93,7 @@ def _wanted(assets: "ExportAssets", config: RepairConfig, rivet: RivetResource) 
     if config.chunks is not None:
         return _Wanted(tuple(config.chunks))
     with rivet.engine(assets.config) as engine:
-        plan = plan_repair(engine.reconcile(assets.export.name))
+        plan = plan_repair(engine.reconcile(assets.export.name, depth=config.depth.value))
     return _Wanted(plan.partitions, plan.fresh_run, plan.skipped)
 
 

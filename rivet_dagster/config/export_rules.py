@@ -226,10 +226,6 @@ def _chunked(export: ExportConfig) -> Iterator[Problem]:
 
 def _key_list(export: ExportConfig) -> Iterator[Problem]:
     key = export.chunk_by_key
-    if export.keyset_incremental and len(export.key_columns) > 1:
-        yield Problem(
-            ("keyset_incremental",), "`keyset_incremental` follows a key of one column", "use one column"
-        )
     if key is None or isinstance(key, str):
         return
     path = ("chunk_by_key",)

@@ -44,7 +44,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("source", "type", ("postgres",), "use `type: postgres`"),
     Feature("source", "mongo", (None,), "use `type: postgres`"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
-    Feature("export", "verify", ("size",), "use `verify: size`"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
     Feature("export.destination", "type", ("local",), "use `type: local`"),
 )

@@ -87,7 +87,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "composite unique index in its order (addition of this project).",
         "chunk_checkpoint": "Keep finished chunks of a stopped run.",
         "chunk_max_attempts": "Tries of a chunk; `max_retries` + 1 when absent. Needs `chunk_checkpoint`.",
-        "keyset_incremental": "Go on after the last key of the last run.",
+        "keyset_incremental": "Go on after the last key of the last run; "
+        "a key of several columns is compared as a row.",
         "allow_scan": "Look for bounds even where no index helps and the table is larger than 1 GiB "
         "(addition of this project).",
         "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "
@@ -109,7 +110,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "max_file_size": "Start a new file at this size: `256MB`, `1.5GB`. Binary units.",
         "skip_empty": "Write nothing when there are no rows.",
         "destination": "Where the files go.",
-        "verify": "What the check after writing compares.",
+        "verify": "`size`: that every part is there. `content`: also read each part back before its unit "
+        "counts, and compare its bytes, rows and value checksums with what was read from the source.",
         "meta_columns": "Columns added to every row.",
         "quality": "Gates over the written rows.",
         "columns": "Types to use instead of the ones found, by `column` or `table.column`; a name that holds "

@@ -166,6 +166,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("transient", "Run again: the plan is made from the new shape."),
     "RIVET_SOURCE_SNAPSHOT_LOST": CodeEntry("transient", "Nothing: the next attempt plans afresh."),
     "RIVET_DEST_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again."),
+    "RIVET_DEST_CONTENT_DIFFERS": CodeEntry(
+        "transient", "Nothing: the unit is written again. If it repeats, examine the destination's disk."
+    ),
     # internal
     "RIVET_INTERNAL": CodeEntry("internal", "Report it with the run id."),
 }
@@ -204,6 +207,8 @@ class RivetError(Exception):
         self.retry_after_s = retry_after_s
         #: False: the next attempt differs from this one, which shall not use up the unit's attempts
         self.counts = counts
+        #: what the run had found out by then, under the keys of ``RunOutcome.details``
+        self.details: dict[str, Any] = {}
         super().__init__(self.message)
 
     @property

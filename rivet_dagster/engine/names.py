@@ -36,6 +36,19 @@ def manifest_copy(run_id: str) -> str:
     return f"manifest-{sanitize(run_id)}.json"
 
 
+def is_manifest_copy(name: str) -> bool:
+    return name.startswith("manifest-") and name.endswith(".json") and "/" not in name
+
+
+def is_sidecar(name: str) -> bool:
+    """Whether a run writes a file of this name beside its parts."""
+    return (
+        name in {MANIFEST, SUCCESS}
+        or is_manifest_copy(name)
+        or name.startswith((f"{QUARANTINE}/", ".rivet_doctor_probe", ".rivet_probe"))
+    )
+
+
 def part_name(run_id: str, unit: int, attempt: int, part: int, extension: str) -> str:
     """Holds run, unit, attempt and part, so no other attempt ever writes the same name."""
     return f"{sanitize(run_id)}-u{unit:05d}-a{attempt}-p{part:03d}.{extension}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from rivet_dagster.engine.sources.postgres.aggregate import aggregate_arrow, aggregate_sql
 from rivet_dagster.engine.sources.postgres.catalog import describe_table
+from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.quote import quote_ident
+from rivet_dagster.engine.sources.postgres.rowhash import hashable
 from rivet_dagster.engine.types.aggregates import Aggregates
 from rivet_dagster.engine.types.decision import Column
 from tests.golden.postgres_values import ARRAYS, SCALARS, SETUP, WHOLE_ARRAYS, Sample
@@ -47,15 +49,19 @@ def _fill(conn: Connection, samples: list[Sample]) -> None:
             conn.execute(f"INSERT INTO every VALUES (DEFAULT, {slots})".encode(), values)
 
 
-def _both(conn: Connection, where: str = "TRUE") -> tuple[Aggregates, Aggregates, tuple[Column, ...]]:
+def _both(
+    conn: Connection, where: str = "TRUE", digest: Sequence[str] | None = None
+) -> tuple[Aggregates, Aggregates, tuple[Column, ...]]:
     columns, table = read_table(conn, "public", "every")
-    query, plan = aggregate_sql(columns, f"FROM every WHERE {where}")
+    digest = hashable(columns, "UTF8") if digest is None else digest
+    query, plan = aggregate_sql(columns, f"FROM every WHERE {where}", digest=digest)
     with conn.transaction():
         pin(conn)
         conn.execute("SET LOCAL search_path = public, pg_catalog")
         row = conn.execute(query.encode()).fetchone()
     assert row is not None
-    return plan.read(row), aggregate_arrow(table.to_batches(max_chunksize=3), columns), columns
+    batches = table.to_batches(max_chunksize=3)
+    return plan.read(row), aggregate_arrow(batches, columns, digest=digest), columns
 
 
 def test_server_and_arrow_agree_on_every_type(connection: Connection) -> None:
@@ -66,12 +72,36 @@ def test_server_and_arrow_agree_on_every_type(connection: Connection) -> None:
         assert len(source.columns[column.name].statistics) > 1
 
 
+def test_server_and_arrow_agree_on_the_digest_of_rows_of_every_type(connection: Connection) -> None:
+    source, exported, columns = _both(connection)
+    names = hashable(columns, "UTF8")
+    assert {c.name for c in columns} - set(names) == {c.name for c in columns if c.wire & Wire.LIST}
+    if source.digest != exported.digest:
+        pairs = {name: _both(connection, digest=[name])[:2] for name in names}
+        assert [n for n, (one, other) in pairs.items() if one.digest != other.digest] == []
+    assert source.digest == exported.digest != 0
+
+
+def test_rows_that_exchange_cells_differ_in_their_digest_alone(changed: Connection) -> None:
+    _, exported, columns = _both(changed)
+    name = next(c.name for c in columns if c.name.endswith(" numeric(10,2)") or c.name.endswith(" int4"))
+    column = quote_ident(name)
+    changed.execute(
+        f"UPDATE every t SET {column} = o.{column} FROM every o"
+        " WHERE t.id IN (1, 2) AND o.id = 3 - t.id".encode()
+    )
+    source, _, _ = _both(changed)
+    assert source.columns == exported.columns
+    assert source.digest != exported.digest
+
+
 def test_no_rows(connection: Connection) -> None:
-    source, _, columns = _both(connection, "FALSE")
+    source, _, columns = _both(connection, "FALSE", digest=())
     empty = aggregate_arrow([], columns)
     assert source == empty
     _, table = read_table(connection, "public", "every")
     assert aggregate_arrow([table.to_batches()[0].slice(0, 0)], columns) == empty
+    assert [found.digest for found in _both(connection, "FALSE")[:1]] == [0]
 
 
 @pytest.fixture

@@ -62,6 +62,10 @@ class Store(Protocol):
         """Objects directly or deeper under the prefix, quarantine excluded."""
         ...
 
+    def list_quarantine(self) -> Iterator[StoredObject]:
+        """Objects under ``_quarantine``, named like those of ``list``."""
+        ...
+
     def move(self, name: str, target: str) -> None: ...
 
     def delete(self, name: str) -> None:

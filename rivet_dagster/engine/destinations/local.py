@@ -122,10 +122,16 @@ class LocalStore:
             raise os_fault(error, self.root / name) from error
 
     def list(self) -> Iterator[StoredObject]:
-        if not self.root.is_dir():
+        return self._walk(self.root)
+
+    def list_quarantine(self) -> Iterator[StoredObject]:
+        return self._walk(self.root / names.QUARANTINE)
+
+    def _walk(self, top: Path) -> Iterator[StoredObject]:
+        if not top.is_dir():
             return
-        with destination_faults(self.root):
-            for folder, folders, files in os.walk(self.root):
+        with destination_faults(top):
+            for folder, folders, files in os.walk(top):
                 base = Path(folder)
                 if base == self.root and names.QUARANTINE in folders:
                     folders.remove(names.QUARANTINE)

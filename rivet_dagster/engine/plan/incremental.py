@@ -88,7 +88,8 @@ def _plan_late(
 def cursor_of(export: ExportConfig) -> Cursor:
     """The cursor that an incremental export names, or the key that ``keyset_incremental`` follows."""
     if export.keyset_incremental:
-        return Cursor(export.key_columns[0])
+        first, *more = export.key_columns
+        return Cursor(first, more=tuple(more))
     assert export.cursor_column is not None
     return Cursor(export.cursor_column, export.cursor_fallback_column)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError
 from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column
+from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.plan import (
     KEYSET_INCREMENTAL,
     CursorWindow,
@@ -48,9 +49,10 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
     facts = planner.facts
     key = export.key_columns
     require_key(export, facts, key)
-    name, size = key[0], chunk_rows(export, facts)
-    found = planner.cursor_bounds(Cursor(name), watermark, None)
-    window: CursorWindow | None = CursorWindow(name, found.native_type, watermark, found.high)
+    cursor, size = cursor_of(export), chunk_rows(export, facts)
+    name = ", ".join(key)
+    found = planner.cursor_bounds(cursor, watermark, None)
+    window: CursorWindow | None = CursorWindow(cursor.identity, found.native_type, watermark, found.high)
     if found.high is None:
         reason = f"no row with {name} past the last key"
         if watermark is not None:
@@ -58,28 +60,33 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
         units = [WorkUnit(0, UnitKind.WHOLE, "", {})]
         window = None
     else:
-        if watermark is None:
+        high = cursor.values(found.high)
+        low = None if watermark is None else cursor.values(watermark)
+        if low is None:
             ranges = max(1, -(-(facts.est_rows or 0) // size))
-            cuts = [cut[0] for cut in planner.key_boundaries(key, ranges, found.high)]
+            cuts = planner.key_boundaries(key, ranges, high)
         else:
             # the estimate says nothing about the new rows; their part of the index is short
-            cuts = planner.row_boundaries(name, size, watermark, found.high)
+            cuts = planner.counted_keys(key, size, low, high)
         units = [
-            WorkUnit(i, UnitKind.KEY, "", {"column": name, "gt": low, "le": high}, low, high)
-            for i, (low, high) in enumerate(itertools.pairwise([watermark, *cuts, found.high]))
+            WorkUnit(i, UnitKind.KEY, "", key_spec(key, a, b), _shown(a), _shown(b))
+            for i, (a, b) in enumerate(itertools.pairwise([low, *cuts, high]))
         ]
     plan = chunk_plan(KEYSET_INCREMENTAL, label_by_index(units), planner, f"{len(units)} ranges of {name}")
     return replace(plan, cursor=window)
 
 
-def window_of(units: Sequence[WorkUnit], facts: SourceFacts) -> CursorWindow | None:
+def window_of(units: Sequence[WorkUnit], cursor: Cursor, facts: SourceFacts) -> CursorWindow | None:
     """The window of a run of ``plan_keyset_incremental`` from its units, as the state keeps them."""
-    first, last = units[0], units[-1]
-    if first.kind is not UnitKind.KEY:
+    if units[0].kind is not UnitKind.KEY:
         return None
-    column = facts.column(first.spec["column"])
-    native = column.native_type if column else ""
-    return CursorWindow(first.spec["column"], native, first.spec["gt"], last.spec["le"])
+    found = [facts.column(name) for name in cursor.key]
+    native = ", ".join(column.native_type for column in found if column)
+    low, high = (
+        None if bound is None else cursor.text([bound] if isinstance(bound, str) else bound)
+        for bound in (units[0].spec["gt"], units[-1].spec["le"])
+    )
+    return CursorWindow(cursor.identity, native, low, high)
 
 
 def plan_dense(export: ExportConfig, planner: Planner) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rivet_dagster.engine.types.decision import Column
@@ -12,23 +13,51 @@ from rivet_dagster.engine.types.decision import Column
 WIDTH_FACTOR: Final = 2.0
 
 
-def schema_drift(accepted: str, columns: Sequence[Column]) -> list[str]:
-    """What the source changed since ``accepted`` (JSON of the state), a line a kind of change.
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What changed. Names of columns; wider: name -> (bytes of the longest value now, and so far)."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    retyped: tuple[str, ...] = ()
+    wider: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def schema_lines(self) -> list[str]:
+        """A line a kind of change of the columns."""
+        kinds = {"added": self.added, "removed": self.removed, "retyped": self.retyped}
+        return [f"schema drift: columns {what}: {', '.join(names)}" for what, names in kinds.items() if names]
+
+    @property
+    def shape_lines(self) -> list[str]:
+        """A line a column whose values grew."""
+        return [
+            f"shape drift: '{name}' holds {size} bytes, {size / before:.1f} times the longest so far"
+            for name, (size, before) in self.wider.items()
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        wider = {name: list(sizes) for name, sizes in self.wider.items()}
+        return {
+            "added": list(self.added),
+            "removed": list(self.removed),
+            "retyped": list(self.retyped),
+            "wider": wider,
+        }
+
+
+def schema_drift(accepted: str, columns: Sequence[Column]) -> Drift:
+    """What the source changed about its columns since ``accepted`` (JSON of the state).
 
     What the config changed is not the source's: columns that it adds, types that it declares.
     """
     before = {c["name"]: c for c in json.loads(accepted) if not c.get("added")}
     now = {c.name: c.as_json() for c in columns if not c.added}
-    changes = {
-        "added": now.keys() - before.keys(),
-        "removed": before.keys() - now.keys(),
-        "retyped": {name for name in now.keys() & before.keys() if _retyped(before[name], now[name])},
-    }
-    return [
-        f"schema drift: columns {what}: {', '.join(sorted(names))}"
-        for what, names in changes.items()
-        if names
-    ]
+    return Drift(
+        tuple(sorted(now.keys() - before.keys())),
+        tuple(sorted(before.keys() - now.keys())),
+        tuple(sorted(name for name in now.keys() & before.keys() if _retyped(before[name], now[name]))),
+    )
 
 
 def _retyped(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -38,13 +67,15 @@ def _retyped(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return bool(same_decider and before["type"] != now["type"])
 
 
-def width_drift(known: Mapping[str, int], now: Mapping[str, int], factor: float) -> list[str]:
+def width_drift(
+    known: Mapping[str, int], now: Mapping[str, int], factor: float
+) -> dict[str, tuple[int, int]]:
     """Columns whose longest value grew past ``factor`` times the longest so far."""
-    return [
-        f"shape drift: '{name}' holds {size} bytes, {size / known[name]:.1f} times the longest so far"
+    return {
+        name: (size, known[name])
         for name, size in now.items()
         if known.get(name) and size > factor * known[name]
-    ]
+    }
 
 
 def widest(known: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
@@ -52,4 +83,4 @@ def widest(known: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
     return {name: max(size, known.get(name, 0)) for name, size in now.items()}
 
 
-__all__ = ["WIDTH_FACTOR", "schema_drift", "widest", "width_drift"]
+__all__ = ["WIDTH_FACTOR", "Drift", "schema_drift", "widest", "width_drift"]

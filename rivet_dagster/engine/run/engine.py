@@ -22,7 +22,9 @@ from rivet_dagster.engine.state.store import StateStore
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig, RivetConfig
-    from rivet_dagster.engine.verify.reconcile import ReconcileReport
+    from rivet_dagster.engine.run.drift import Drift
+    from rivet_dagster.engine.run.quality import QualityReport
+    from rivet_dagster.engine.verify.reconcile import ReconcileDepth, ReconcileReport
     from rivet_dagster.engine.verify.report import Depth, ValidationReport
 
 
@@ -98,17 +100,29 @@ class Engine:
     def lease_key(self, name: str) -> str:
         return f"chunk-run:{name}"
 
-    def reconcile(self, name: str) -> ReconcileReport:
+    def reconcile(self, name: str, *, depth: ReconcileDepth = "sums") -> ReconcileReport:
         """See ``audit.reconcile``."""
         from rivet_dagster.engine.run import audit
 
-        return audit.reconcile(self, name)
+        return audit.reconcile(self, name, depth=depth)
 
     def validate(self, name: str, *, depth: Depth = "full") -> ValidationReport:
         """See ``audit.validate``."""
         from rivet_dagster.engine.run import audit
 
         return audit.validate(self, name, depth=depth)
+
+    def quality(self, name: str) -> QualityReport:
+        """See ``audit.quality``."""
+        from rivet_dagster.engine.run import audit
+
+        return audit.quality(self, name)
+
+    def drift(self, name: str) -> Drift:
+        """See ``audit.drift``."""
+        from rivet_dagster.engine.run import audit
+
+        return audit.drift(self, name)
 
     def source_moved(self, name: str) -> str | None:
         """A token that changes when an incremental export has rows past its watermark, else None.

@@ -69,7 +69,8 @@ class RunOutcome:
     """How a run ended. bytes: of the finished files. seconds: of this session.
 
     warnings: what its end found and a person should see; lines that no event told before. details:
-    ``nulled`` (column -> values that the value policy replaced), ``quality`` (gates and their figures).
+    ``nulled`` (column -> values that the value policy replaced), ``quality`` (gates and their figures),
+    ``drift`` (columns that changed since the last complete run), ``folder`` (files beside the run's own).
     """
 
     status: str

@@ -92,6 +92,9 @@ class FencedStore:
         self._verify()
         return iter(found)
 
+    def list_quarantine(self) -> Iterator[StoredObject]:
+        return self._store.list_quarantine()
+
     def move(self, name: str, target: str) -> None:
         with self._blaming_the_lease():
             self._store.move(name, target)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.destinations.local import destination_faults
 from rivet_dagster.engine.errors import IntegrityError
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.added import row_hash_record
-from rivet_dagster.engine.run.drift import widest, width_drift
+from rivet_dagster.engine.run.drift import Drift, widest, width_drift
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.figures import policies_record, total, width_factor
-from rivet_dagster.engine.run.options import checksum_key
+from rivet_dagster.engine.run.options import checksum_key, checksums
 from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.state.models import (
@@ -29,9 +31,11 @@ from rivet_dagster.engine.state.models import (
     PartRow,
     RunFinish,
     RunHeader,
+    RunStatus,
 )
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
+from rivet_dagster.engine.verify.content import content_fault
 from rivet_dagster.engine.verify.folders import folder_manifests, held_manifest
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
@@ -58,6 +62,19 @@ class _Folders:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleared:
+    """Files that were in the folder beside the run's own, and are of no run that still counts.
+
+    superseded: parts of complete runs that this one replaced; orphaned: what attempts that came to
+    nothing had left. Both lie in ``_quarantine`` now. untracked: names that are not ours, left alone.
+    """
+
+    superseded: int = 0
+    orphaned: int = 0
+    untracked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Finalizer:
     """Ends one run. Every step may be repeated: a run killed between two of them is finished later."""
 
@@ -71,19 +88,32 @@ class Finalizer:
     window: CursorWindow | None
     notes: tuple[str, ...]
     started: float
+    drift: Drift
     pace: Mapping[str, Any] = field(default_factory=dict)
     decisions: tuple[JournalEvent, ...] = ()
 
     def finish(self, plan: RunPlan) -> RunOutcome:
         """All units are complete: publish the run. Raises IntegrityError when a part is not there."""
         rows = self.state.parts(self.header.run_id)
-        report = evaluate(self.export, [row.as_part() for row in rows], self.store)
-        report.raise_if_failed(self.export.name)
+        self._read_carried_back(rows)
+        report = self._gates([row.as_part() for row in rows])
         manifest = self._manifest(plan, rows)
         data = manifest.to_bytes()
         self.store.put_bytes(names.manifest_copy(self.header.run_id), data)
         fault_point("after_manifest_copy")
         return self._publish(manifest, data, report)
+
+    def _read_carried_back(self, rows: tuple[PartRow, ...]) -> None:
+        """``verify: content`` for parts of an earlier run; this run's own were read before they counted."""
+        if self.export.verify != "content":
+            return
+        taken = checksums(self.export.format, checksum_key(self.export, self.facts))
+        for row in rows:
+            if row.origin_run_id != self.header.run_id:
+                with destination_faults(self.store.uri(row.file_name)):
+                    fault = content_fault(self.store, row.as_part(), taken)
+                if fault is not None:
+                    raise IntegrityError(fault, code="RIVET_VALIDATE_FAILED", export=self.export.name)
 
     def roll_forward(self) -> RunOutcome:
         """Finish a run whose manifest an earlier process had written: the very same bytes (M4)."""
@@ -93,30 +123,58 @@ class Finalizer:
 
     def skipped(self, reason: str) -> RunOutcome:
         """Nothing to do: the prefix stays as it is, marker and manifest included."""
-        evaluate(self.export, (), self.store).raise_if_failed(self.export.name)
-        return self._outcome("skipped", rows=0, files=0, size=0, units=0, manifest_uri=None, reason=reason)
+        report = self._gates(())
+        self._restore_marker()
+        return self._outcome(
+            "skipped",
+            rows=0,
+            files=0,
+            size=0,
+            units=0,
+            manifest_uri=None,
+            reason=reason,
+            details={"quality": report.as_json(), "drift": self.drift.as_json()},
+        )
+
+    def _restore_marker(self) -> None:
+        """A run that failed had taken the marker away; the folder is made exact again without its rows."""
+        data = self.store.read_bytes(names.MANIFEST, MAX_MANIFEST_BYTES)
+        if data is None or self.store.size(names.SUCCESS) is not None:
+            return
+        manifest = parse_manifest(data)
+        last = self.state.latest_run(self.export.name, prefix=self.header.prefix)
+        if last is not None and last.run_id == manifest.run_id:
+            self._make_exact(manifest, data)
+
+    def _gates(self, parts: Sequence[Part]) -> QualityReport:
+        report = evaluate(self.export, parts, self.store)
+        try:
+            report.raise_if_failed(self.export.name)
+        except IntegrityError as error:
+            error.details["drift"] = self.drift.as_json()
+            raise
+        return report
 
     def _publish(self, manifest: Manifest, data: bytes, report: QualityReport) -> RunOutcome:
         self.store.put_bytes(names.MANIFEST, data)
         fault_point("after_manifest_update")
-        below = self._publish_folders(manifest)
-        self._clear_folder(manifest, below.sidecars | set(below.markers))
-        fault_point("after_quarantine")
-        self._verify(manifest, data)
-        for name, body in below.markers.items():
-            if self.store.read_bytes(name, MAX_SUCCESS_BYTES) != body:
-                self.store.put_bytes(name, body)
-        self.store.put_bytes(names.SUCCESS, success_body(data))
+        cleared = self._make_exact(manifest, data)
         fault_point("after_success")
         size = sum(p.size_bytes for p in manifest.committed)
         figures = total(row.stats for row in self.state.parts(self.header.run_id))
         known = self.state.widths(self.export.name) or {}
-        grown = width_drift(known, figures.widths, width_factor(self.export))
+        drift = replace(self.drift, wider=width_drift(known, figures.widths, width_factor(self.export)))
         replaced = [
             f"{count} values of '{name}' have no form in its type and are NULL"
             for name, count in figures.nulled.items()
         ]
-        details = {"nulled": dict(figures.nulled), "quality": report.as_json(), "pace": dict(self.pace)}
+        details = {
+            "nulled": dict(figures.nulled),
+            "quality": report.as_json(),
+            "drift": drift.as_json(),
+            "folder": asdict(cleared),
+            "pace": dict(self.pace),
+        }
         self._complete(manifest, size, widest(known, figures.widths), details)
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
@@ -127,13 +185,25 @@ class Finalizer:
             size=size,
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
-            warnings=(*replaced, *grown, *report.warnings),
+            warnings=(*replaced, *drift.shape_lines, *report.warnings),
             details=details,
         )
 
+    def _make_exact(self, manifest: Manifest, data: bytes) -> Cleared:
+        """Clear the folder and look at it; then, and only then, the markers."""
+        below = self._publish_folders(manifest)
+        cleared = self._clear_folder(manifest, below.sidecars | set(below.markers))
+        fault_point("after_quarantine")
+        self._verify(manifest, data)
+        for name, body in below.markers.items():
+            if self.store.read_bytes(name, MAX_SUCCESS_BYTES) != body:
+                self.store.put_bytes(name, body)
+        self.store.put_bytes(names.SUCCESS, success_body(data))
+        return cleared
+
     def _publish_folders(self, manifest: Manifest) -> _Folders:
         """A manifest for each folder of a partition. One whose manifest lists its parts stays as it is."""
-        sums = {row.file_name: row.checksums for row in self.state.parts(self.header.run_id)}
+        sums = {row.file_name: row.checksums for row in self.state.parts(manifest.run_id)}
         found = _Folders()
         for folder, own in folder_manifests(manifest, sums):
             name = f"{folder}/{names.MANIFEST}"
@@ -187,35 +257,46 @@ class Finalizer:
             cursor_high=window.high,
         )
 
-    def _clear_folder(self, manifest: Manifest, sidecars: set[str]) -> None:
+    def _clear_folder(self, manifest: Manifest, sidecars: set[str]) -> Cleared:
         """Move what killed attempts and superseded runs left to ``_quarantine``; remove torn temp files.
 
         Only names that this export's runs write are touched, and nothing is deleted that a reader
         could have taken for data.
         """
         mine = names.NameMatcher(self.export.name)
+        known = self.state.all_part_names(self.export.name, self.header.prefix)
         keep = {part.path for part in manifest.committed}
         adds = self.header.mode in ACCUMULATING and manifest.source.extraction.cursor_low is not None
         if adds:
-            keep |= self._earlier_deltas()  # without a lower bound it is a whole pass, which replaces them
-        found = tuple(self.store.list())
-        for item in found:
+            # without a lower bound it is a whole pass, which replaces them
+            keep |= self._earlier_deltas(known)
+        found: Counter[str] = Counter()
+        listed = tuple(self.store.list())
+        for item in listed:
             # of a folder without rows by now; its marker comes first in a listing
             if not adds and mine.is_folder_sidecar(item.name) and item.name not in sidecars:
                 self.store.delete(item.name)
-        for item in found:
+        for item in listed:
             owned = mine.match(item.name)
-            if owned is None or item.name in keep:
+            beside = names.is_sidecar(item.name) or mine.is_folder_sidecar(item.name)
+            if item.name in keep or beside:
                 continue
-            if owned.temporary:
+            if owned is None:
+                found["untracked"] += 1
+            elif owned.temporary:
                 self.store.delete(item.name)
             else:
+                _, status = known.get(item.name, ("", ""))
+                found["superseded" if status == "completed" else "orphaned"] += 1
                 self.store.move(item.name, f"{names.QUARANTINE}/{owned.run_id}/{item.name}")
+        return Cleared(found["superseded"], found["orphaned"], found["untracked"])
 
-    def _earlier_deltas(self) -> set[str]:
-        """Parts of earlier complete incremental runs, which this run adds to."""
-        known = self.state.all_part_names(self.export.name, self.header.prefix)
-        return {name for name, (_, status) in known.items() if status == "completed"}
+    def _earlier_deltas(self, known: Mapping[str, tuple[str, RunStatus]]) -> set[str]:
+        """Parts of earlier complete incremental runs, which this run adds to: not of those repaired since."""
+        replaced = self.state.replaced_runs(self.export.name) | {self.header.parent_run_id}
+        return {
+            name for name, (run, status) in known.items() if status == "completed" and run not in replaced
+        }
 
     def _verify(self, manifest: Manifest, data: bytes) -> None:
         """M5 before the marker promises it: every part is there at its size, and the manifest too."""

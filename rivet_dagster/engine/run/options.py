@@ -103,6 +103,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
                 "consistency", "partition_by", "partition_granularity", "format", "compression",
                 "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns",
+                "verify",
             },
         ),
         "query": export.query_text(),

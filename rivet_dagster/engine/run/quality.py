@@ -67,12 +67,14 @@ class QualityReport:
         """IntegrityError RIVET_QUALITY_FAILED that names every gate that failed."""
         failed = [r for r in self.results if r.status == "fail"]
         if failed:
-            raise IntegrityError(
+            error = IntegrityError(
                 "; ".join(str(r) for r in failed),
                 code="RIVET_QUALITY_FAILED",
                 export=export,
                 field=failed[0].column or failed[0].gate,
             )
+            error.details["quality"] = self.as_json()
+            raise error
 
 
 def require_gate_columns(export: ExportConfig, columns: Sequence[Column]) -> None:

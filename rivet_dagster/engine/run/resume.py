@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,12 @@ from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import RefusalError, UsageError
 from rivet_dagster.engine.names import manifest_copy
 from rivet_dagster.engine.plan.incremental import cursor_of
+from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
+from rivet_dagster.engine.plan.units import UnitKind
 from rivet_dagster.engine.state.models import CursorRow, RunHeader, UnitRow
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES
+from rivet_dagster.engine.verify.manifest_reader import parse_manifest
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -71,6 +74,49 @@ def cursor_to_go_on(state: StateStore, export: ExportConfig, prefix: str, stream
         export=export.name,
         field="cursor_column",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A complete run whose units can be run again, each alone. window: of its cursor, None without one."""
+
+    run: RunHeader
+    rows: tuple[UnitRow, ...]
+    window: CursorWindow | None
+
+
+def repeatable(
+    state: StateStore,
+    store_at: Callable[[str], Store],
+    export: ExportConfig,
+    run: RunHeader,
+    plan_hash: str,
+) -> Repeatable | str:
+    """``run`` and its units, or why single units of it cannot be run again.
+
+    Their new parts come from another moment than those that stay, so an export that promises one
+    snapshot of the whole table is not among them.
+    """
+    if run.plan_hash != plan_hash:
+        return "they belong to no complete run of the export as it is now"
+    rows = tuple(state.units(run.run_id))
+    kinds = {row.unit.kind for row in rows}
+    if run.mode == "full" or UnitKind.PAGES in kinds or not rows:
+        return "they mean nothing outside their snapshot, which is gone"
+    if export.consistency == "snapshot":
+        return "`consistency: snapshot` reads all of them at one moment"
+    if run.mode not in ACCUMULATING:
+        return Repeatable(run, rows, None)
+    if UnitKind.WHOLE in kinds:
+        return "a first run has no bounds that its units could be read by again"
+    data = store_at(run.prefix).read_bytes(manifest_copy(run.run_id), MAX_MANIFEST_BYTES)
+    if data is None:
+        return "the manifest of their run is gone, and with it the window of the cursor"
+    found = parse_manifest(data).source.extraction
+    window = CursorWindow(
+        found.cursor_column or "", found.cursor_type or "", found.cursor_low, found.cursor_high
+    )
+    return Repeatable(run, rows, window)
 
 
 def versions_read(state: StateStore, cursor: CursorRow | None) -> Mapping[str, Any] | None:

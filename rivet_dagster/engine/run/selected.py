@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.plan.folders import order_of
-from rivet_dagster.engine.plan.plan import ACCUMULATING
+from rivet_dagster.engine.plan.plan import CursorWindow
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import WorkUnit
-from rivet_dagster.engine.run.resume import select_units
+from rivet_dagster.engine.run.resume import Repeatable, repeatable, select_units
 from rivet_dagster.engine.sources.base import Planner
 from rivet_dagster.engine.state.models import PartRow, RunHeader, UnitRow
 from rivet_dagster.engine.state.store import StateStore
@@ -24,7 +25,7 @@ class Rerun:
     """The run to begin. carried: units that are done already, with their parts. chosen: those to do now;
     others may be neither, when the run before was not complete.
 
-    base: the run they are carried from, None when there is none.
+    base: the run they are carried from, None when there is none. window: of its cursor.
     """
 
     base: RunHeader | None
@@ -33,6 +34,7 @@ class Rerun:
     units: tuple[WorkUnit, ...]
     carried: Mapping[int, tuple[PartRow, ...]]
     chosen: frozenset[int]
+    window: CursorWindow | None = None
 
 
 def lacks_folders(export: ExportConfig, rows: Sequence[UnitRow], only: Collection[str]) -> bool:
@@ -42,13 +44,14 @@ def lacks_folders(export: ExportConfig, rows: Sequence[UnitRow], only: Collectio
 
 def rerun(
     state: StateStore,
+    store_at: Callable[[str], Store],
     export: ExportConfig,
     planner: Planner,
     plan_hash: str,
     only: Collection[str],
     base: RunHeader | None = None,
-) -> Rerun | None:
-    """None when no run has units that can be asked for one by one. base: by default the last complete run.
+) -> Rerun | str:
+    """Why not, when no run has units that can be asked for one by one. base: else the last complete run.
 
     Folders of ``partition_by`` are planned anew, also those that no run had: they mean the same without a
     run. Other partitions belong to the plan that made them.
@@ -56,12 +59,16 @@ def rerun(
     base = base or state.latest_run(export.name, statuses=("completed",))
     if base is None:
         return _first(export, planner, only)
-    single = base.consistency == "chunk" and base.mode not in ACCUMULATING
-    if not single or base.plan_hash != plan_hash:
-        return None
-    rows = state.units(base.run_id)
-    if not rows:
-        return None
+    found: Repeatable | str
+    if export.partition_by is None:
+        found = repeatable(state, store_at, export, base, plan_hash)
+    elif base.consistency != "chunk" or export.accumulates or base.plan_hash != plan_hash:
+        found = "their folders are of one snapshot, or of another export than this one is now"
+    else:
+        found = Repeatable(base, tuple(state.units(base.run_id)), None)
+    if isinstance(found, str):
+        return found
+    rows = found.rows
     parts: dict[int, list[PartRow]] = {row.unit.index: [] for row in rows}
     for part in state.parts(base.run_id):
         parts[part.chunk_index].append(part)
@@ -69,12 +76,13 @@ def rerun(
         return _folders(export, planner, base, rows, parts, only)
     chosen = select_units(rows, only)
     carried = {index: tuple(found) for index, found in parts.items() if index not in chosen}
-    return Rerun(base, base.mode, base.consistency, tuple(r.unit for r in rows), carried, chosen)
+    consistency = "snapshot" if not carried and export.reads_one_snapshot else "chunk"
+    return Rerun(base, base.mode, consistency, tuple(r.unit for r in rows), carried, chosen, found.window)
 
 
-def _first(export: ExportConfig, planner: Planner, only: Collection[str]) -> Rerun | None:
+def _first(export: ExportConfig, planner: Planner, only: Collection[str]) -> Rerun | str:
     if export.partition_by is None or export.accumulates:
-        return None
+        return "no run is complete yet"
     plan = plan_export(export, planner, None, only=sorted(only, key=order_of))
     chosen = frozenset(unit.index for unit in plan.units)
     return Rerun(None, plan.strategy, plan.consistency, plan.units, {}, chosen)

@@ -20,13 +20,14 @@ from rivet_dagster.engine.errors import (
 )
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
+from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.added import added_columns, extender
-from rivet_dagster.engine.run.drift import schema_drift
+from rivet_dagster.engine.run.drift import Drift, schema_drift
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
@@ -70,11 +71,13 @@ class Session:
         self._header: RunHeader | None = None
         self._plan: RunPlan | None = None
         self._skip_reason: str | None = None
+        self._gave_up = False
         self._cursor: CursorWindow | None = None
         self._errors: list[RivetError] = []
         self._notes: list[str] = []
         self._pace: dict[str, Any] = {}
         self._decisions: tuple[JournalEvent, ...] = ()
+        self._drift = Drift()
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
@@ -96,20 +99,27 @@ class Session:
             raise UsageError("plan() comes first")
         return self._header
 
-    def plan(self, *, only: Collection[str] | None = None, fresh: bool = False) -> RunPlan:
+    def plan(
+        self, *, only: Collection[str] | None = None, fresh: bool = False, repair: bool = False
+    ) -> RunPlan:
         """Plan a run, or continue the open one. ``only``: partition keys to run; None: all outstanding.
 
+        fresh: continue nothing. repair: what the last complete run read is read again and replaced: its
+        chosen units, or everything from the start without a choice.
         Nothing is written at the destination. Raises the error tree, naming export and key.
         """
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
-            continued = self._continue_open_run(only, fresh=fresh)
-            if continued is None and only is not None:
-                continued = self._rerun_selected(only)
+            restart = repair and only is None
+            continued = self._continue_open_run(only, fresh=fresh or restart)
+            # what was chosen of an open run that is given up stands for that run, not for the one before
+            another = self._gave_up and self.export.partition_by is None
+            if continued is None and only is not None and (repair or not another):
+                continued = self._rerun_selected(only, repair=repair)
             if continued is None:
-                continued = self._plan_fresh(identity)
+                continued = self._plan_fresh(identity, restart=restart)
         self._plan = continued
         fault_point("after_plan")
         return continued
@@ -259,7 +269,9 @@ class Session:
         if decision.next is Next.ABANDON:
             state.interrupt_run(run.run_id, self.keeper.lease)
             self._notes.append(f"run {run.run_id} is given up: {decision.reason}")
+            self._gave_up = True
             return None
+        self._look_for_drift()
         self._header = run
         state.reset_running(run.run_id, self.keeper.lease)
         rows = state.units(run.run_id)
@@ -268,7 +280,8 @@ class Session:
             self._notes.append(f"run {run.run_id} goes on as another one, with partitions that it lacks")
             return self._rerun_selected(only, run)
         if self.export.keyset_incremental:
-            self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
+            facts = self._planner_of_run().facts
+            self._cursor = window_of([r.unit for r in rows], cursor_of(self.export), facts)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
         outstanding = frozenset(
@@ -279,14 +292,20 @@ class Session:
         )
         return run_plan(run, rows, outstanding, resumed=True, reason=decision.reason)
 
-    def _rerun_selected(self, only: Collection[str], base: RunHeader | None = None) -> RunPlan | None:
+    def _rerun_selected(
+        self, only: Collection[str], base: RunHeader | None = None, *, repair: bool = False
+    ) -> RunPlan | None:
         """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        found = rerun(state, self.export, self._planner_of_run(), self._hash, only, base)
-        if found is None:
-            self._notes.append("the chosen partitions belong to no run that can be continued: all are run")
+        at = self.engine.store
+        found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
+        if isinstance(found, str):
+            if repair and self.export.accumulates:  # a new run would go on after the rows in question
+                raise UsageError(f"the chosen partitions cannot be run again: {found}")
+            self._notes.append(f"the chosen partitions cannot be run alone: {found}; a new run is planned")
             return None
-        base = found.base
+        self._look_for_drift()
+        base, self._cursor = found.base, found.window
         prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
         header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
         state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
@@ -295,11 +314,12 @@ class Session:
             header, state.units(header.run_id), found.chosen, resumed=True, reason="chosen partitions again"
         )
 
-    def _plan_fresh(self, identity: str) -> RunPlan:
+    def _plan_fresh(self, identity: str, *, restart: bool) -> RunPlan:
         state, planner = self.engine.state, self._planner
         assert planner is not None
         prefix = str(self.engine.prefix(self.export))
-        cursor = resume.cursor_to_go_on(state, self.export, prefix, f"{identity}/{planner.facts.stream}")
+        stream = f"{identity}/{planner.facts.stream}"
+        cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
         plan: Plan = plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
         self._look_for_drift()
@@ -326,9 +346,12 @@ class Session:
         accepted = self.engine.state.accepted_schema(self.export.name)
         if accepted is None or self.export.on_schema_drift == "continue":
             return
-        changes = schema_drift(accepted, self._columns)
+        self._drift = schema_drift(accepted, self._columns)
+        changes = self._drift.schema_lines
         if changes and self.export.on_schema_drift == "fail":
-            raise SchemaDriftError("; ".join(changes), export=self.export.name)
+            error = SchemaDriftError("; ".join(changes), export=self.export.name)
+            error.details["drift"] = self._drift.as_json()
+            raise error
         self._notes.extend(changes)
 
     def _new_header(
@@ -388,6 +411,7 @@ class Session:
             measure=measure(self.export, columns),
             limit=batch_limit(tuning),
             extend=extender(self.export, columns, run.created_at),
+            read_back=self.export.verify == "content",
         )
 
     def _finalizer(self) -> Finalizer:
@@ -404,6 +428,7 @@ class Session:
             facts=self._planner.facts,
             window=self._cursor,
             notes=tuple(self._notes),
+            drift=self._drift,
             started=self._started,
             pace=self._pace,
             decisions=self._decisions,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults, os_fault
-from rivet_dagster.engine.errors import RefusalError, RivetError
+from rivet_dagster.engine.errors import RefusalError, RivetError, TransientError
 from rivet_dagster.engine.plan.units import Part, PartStats
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.verify.fingerprint import stream_fingerprint
@@ -48,7 +48,10 @@ class BatchLimit:
 
 
 class UnitSink:
-    """Writes one unit's batches, rotating parts by size. Used by one thread at a time."""
+    """Writes one unit's batches, rotating parts by size. Used by one thread at a time.
+
+    read_back: look at each part again where it was published (``verify: content``).
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class UnitSink:
         *,
         measure: Measure | None = None,
         extend: Extend | None = None,
+        read_back: bool = False,
     ) -> None:
         self._store = store
         self._options = options
@@ -68,6 +72,7 @@ class UnitSink:
         self._checksum = checksum
         self._measure = measure
         self._extend = extend
+        self._read_back = read_back
         self._stats: PartStats | None = None
         self._sums: dict[str, int] | None = None
         self._writer: PartWriter | None = None
@@ -131,10 +136,20 @@ class UnitSink:
         name = self._name_part(len(self.parts))
         self._store.publish(self._staged, name)
         fault_point("after_file_write")
-        self.parts.append(
-            Part(name, self._writer.rows, size, fingerprint, checksums=self._sums, stats=self._stats)
-        )
+        part = Part(name, self._writer.rows, size, fingerprint, checksums=self._sums, stats=self._stats)
         self._writer = self._staged = self._stats = None
+        if self._read_back:
+            self._require_content(part)
+        self.parts.append(part)
+
+    def _require_content(self, part: Part) -> None:
+        """Raise TransientError, so that the unit is written again, when the part is not what was written."""
+        from rivet_dagster.engine.verify.content import content_fault
+
+        with destination_faults(self._store.uri(part.path)):
+            fault = content_fault(self._store, part, self._checksum)
+        if fault is not None:
+            raise TransientError(fault, code="RIVET_DEST_CONTENT_DIFFERS")
 
 
 class UnitStream:

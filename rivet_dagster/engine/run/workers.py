@@ -56,6 +56,7 @@ class WorkOrder:
     measure: Measure | None = None
     extend: Extend | None = None
     limit: BatchLimit | None = None
+    read_back: bool = False
 
 
 class WorkerPool:
@@ -179,6 +180,7 @@ class WorkerPool:
             order.checksum,
             measure=order.measure,
             extend=order.extend,
+            read_back=order.read_back,
         )
         # the first unit always leaves a part, so that an empty table still shows its schema
         stream = UnitStream(sink, settle, schema_only=claim.unit.index == 0, after=behind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -69,19 +70,37 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """What an incremental export walks along: a column, or the first of two that is not NULL."""
+    """What an incremental export walks along: a column, the first of two that is not NULL, or a key.
+
+    more: further columns of a key, which is compared as a row.
+    """
 
     column: str
     fallback: str | None = None
+    more: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str:
         """What a stored cursor value belongs to."""
+        if self.more:
+            return f"({', '.join(self.key)})"
         return self.column if self.fallback is None else f"coalesce({self.column},{self.fallback})"
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (self.column,) if self.fallback is None else (self.column, self.fallback)
+        return self.key if self.fallback is None else (self.column, self.fallback)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.column, *self.more)
+
+    def text(self, values: Sequence[str]) -> str:
+        """The stored form of a value: of one column its text, of several a JSON array of their texts."""
+        return json.dumps(list(values), ensure_ascii=False) if self.more else values[0]
+
+    def values(self, text: str) -> tuple[str, ...]:
+        """What ``text`` made of the columns' values."""
+        return tuple(json.loads(text)) if self.more else (text,)
 
     def spec(self) -> dict[str, str]:
         """The entries of a unit's spec that name the cursor."""
@@ -149,12 +168,14 @@ class Planner(Protocol):
         ...
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: str | None = None
+        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
     ) -> list[tuple[str, ...]]: ...
 
-    def row_boundaries(
-        self, column: str, rows: int, after: str | None = None, upto: str | None = None
-    ) -> list[str]: ...
+    def row_boundaries(self, column: str, rows: int) -> list[str]: ...
+
+    def counted_keys(
+        self, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]
+    ) -> list[tuple[str, ...]]: ...
 
     def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds: ...
 

@@ -177,11 +177,27 @@ def _reaches(known: Boundary, wanted: Boundary) -> bool:
 
 
 def cursor_before(left: str, right: str) -> bool:
-    """Numbers by value when both are numbers, else texts by their UTF-8 bytes (PG3)."""
+    """Numbers by value when both are numbers, else texts by their UTF-8 bytes (PG3).
+
+    Keys of several columns, which are stored as JSON arrays, go column by column.
+    """
+    one, other = _key(left), _key(right)
+    if one is not None and other is not None and len(one) == len(other):
+        return next((cursor_before(a, b) for a, b in zip(one, other, strict=True) if a != b), False)
     numbers = (_number(left), _number(right))
     if numbers[0] is not None and numbers[1] is not None:
         return numbers[0] < numbers[1]
     return left.encode() < right.encode()
+
+
+def _key(value: str) -> list[str] | None:
+    if not value.startswith("["):
+        return None
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) and all(isinstance(text, str) for text in found) else None
 
 
 def _number(value: str) -> Decimal | None:

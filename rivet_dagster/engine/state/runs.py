@@ -132,6 +132,13 @@ class RunStore:
             rows = connection.rows(_PART_NAMES, export=export, prefix=prefix)
         return {row.file_name: (row.run_id, row.status) for row in rows}
 
+    def replaced_runs(self, export: str) -> frozenset[str]:
+        """Runs of which a later, complete run replaced units and carried the others."""
+        wanted = "export_name = :export AND status = 'completed' AND parent_run_id IS NOT NULL"
+        with self._db.single() as connection:
+            rows = connection.rows(f"{_RUN} WHERE {wanted}", export=export)
+        return frozenset(row.parent_run_id for row in rows)
+
     def journal(self, run_id: str) -> tuple[JournalRow, ...]:
         """The events of a run in the order in which they were recorded."""
         with self._db.single() as connection:

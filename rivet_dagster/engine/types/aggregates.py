@@ -28,7 +28,11 @@ class ColumnAggregate:
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """rows: their number. columns: name -> statistics; a column without any is compared by count alone."""
+    """rows: their number. columns: name -> statistics; a column without any is compared by count alone.
+
+    digest: one number for all rows as wholes, whatever their order; None when it was not taken.
+    """
 
     rows: int
     columns: Mapping[str, ColumnAggregate] = field(default_factory=dict)
+    digest: int | None = None

@@ -4,8 +4,9 @@ A count is not enough: a column that came out as NULL, or with other values, has
 column's NULLs, bounds and sum are compared too, where they mean the same on both sides. The report
 names columns and statistics that differ; the values themselves stay out of it.
 
-Statistics do not see values that changed rows, or changes that cancel in a sum between its bounds.
-Files that differ from what was read are ``validate``'s to find: it compares hashes of the cells.
+Statistics do not see values that changed rows, or changes that cancel in a sum between its bounds; at
+depth ``rows`` a digest of whole rows does. Files that differ from what was read are ``validate``'s to
+find: it compares hashes of the cells.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from rivet_dagster.engine.verify.manifest import UnitParts
 from rivet_dagster.engine.verify.part_reader import csv_batches, csv_types, parquet_batches
 
 Status = Literal["match", "mismatch", "unknown"]
+#: sums: rows, and for each column a few statistics. rows: also a hash of each row as a whole.
+ReconcileDepth = Literal["sums", "rows"]
 
 #: Asks the source for a unit's statistics; None when it cannot say.
 SourceAggregate = Callable[[WorkUnit], Aggregates | None]
@@ -38,8 +41,16 @@ _NAMED_COLUMNS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Whole:
+    """What stands for all units of a run together. unit None: nothing does, for the reason ``why``."""
+
+    unit: WorkUnit | None = WHOLE_TABLE
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UnitComparison:
-    """One unit, or the whole table when its units cannot be asked for again (index is then None).
+    """One unit, or the whole run when its units cannot be asked for again (index is then None).
 
     A folder of ``partition_by`` that no run had has a partition and no index.
 
@@ -75,12 +86,14 @@ class UnitComparison:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileReport:
-    """All comparisons of one run, in plan order."""
+    """All comparisons of one run, in plan order. not_hashed: columns outside the hash at depth ``rows``."""
 
     export_name: str
     run_id: str
     strategy: str
     units: tuple[UnitComparison, ...]
+    depth: ReconcileDepth = "sums"
+    not_hashed: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -98,6 +111,8 @@ class ReconcileReport:
             "export_name": self.export_name,
             "run_id": self.run_id,
             "strategy": self.strategy,
+            "depth": self.depth,
+            "columns_not_hashed": list(self.not_hashed),
             "partitions": [unit.as_json() for unit in self.units],
             "summary": {
                 "total_partitions": len(self.units),
@@ -132,16 +147,15 @@ def reconcile_units(
     run_id: str,
     strategy: str,
     file_format: str = "parquet",
-    whole: WorkUnit | None = WHOLE_TABLE,
+    whole: Whole | None = None,
 ) -> ReconcileReport:
     """Compare each unit's parts with the source. Reads every part once; memory is bounded by a batch.
 
-    whole: what stands for all units together when heap pages are among them, because page numbers
-    mean nothing outside the snapshot that was read; None: such a run cannot be compared.
+    whole: all units together, when the source cannot be asked for single ones again.
     Raises what ``source_aggregate`` raises; what is wrong with a part is a mismatch of its unit.
     """
     destination = _Destination(store, columns, batch_aggregate, file_format)
-    if any(entry.unit.kind is UnitKind.PAGES for entry in units):
+    if whole is not None:
         parts = [part for entry in units for part in entry.parts]
         compared = [_compare_whole(source_aggregate, whole, parts, destination)]
     else:
@@ -169,7 +183,7 @@ class _Destination:
         nulls = dict.fromkeys((c.name for c in self.columns if c.name not in typed), 0)
         found = self.aggregate(self._csv(parts, typed, nulls), exact)
         counted = {name: ColumnAggregate({"nulls": count}) for name, count in nulls.items()}
-        return Aggregates(found.rows, {**found.columns, **counted})
+        return Aggregates(found.rows, {**found.columns, **counted}, found.digest)
 
     def _parquet(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         names = [column.name for column in self.columns]
@@ -197,14 +211,13 @@ def _compare_unit(ask: SourceAggregate, entry: UnitParts, destination: _Destinat
 
 
 def _compare_whole(
-    ask: SourceAggregate, whole: WorkUnit | None, parts: Sequence[Part], destination: _Destination
+    ask: SourceAggregate, whole: Whole, parts: Sequence[Part], destination: _Destination
 ) -> UnitComparison:
-    if whole is None:
+    if whole.unit is None:
         rows = sum(part.rows for part in parts)
-        note = "its units were page ranges of a snapshot that is gone"
-        verdict: dict[str, Any] = {"status": "unknown", "exported_rows": rows, "note": note}
+        verdict: dict[str, Any] = {"status": "unknown", "exported_rows": rows, "note": whole.why}
     else:
-        verdict = _verdict(ask, whole, parts, destination)
+        verdict = _verdict(ask, whole.unit, parts, destination)
     return UnitComparison(None, "", "table", None, None, **verdict)
 
 
@@ -243,17 +256,21 @@ def _compared(source: Aggregates, exported: Aggregates) -> dict[str, Any]:
         listed = "; ".join(f"{name}: {', '.join(what)}" for name, what in columns[:_NAMED_COLUMNS])
         more = f"; and {len(columns) - _NAMED_COLUMNS} more" if len(columns) > _NAMED_COLUMNS else ""
         notes.append(f"columns that differ: {listed}{more}")
+    digests = {source.digest, exported.digest} - {None}
+    if not notes and len(digests) > 1:
+        notes.append("the sums agree and the rows differ: cells changed places, or changes cancel out")
     if not notes:
         return {"status": "match", **counts}
     return {"status": "mismatch", **counts, "note": "; ".join(notes), "columns": columns}
 
 
 __all__ = [
-    "WHOLE_TABLE",
     "BatchAggregate",
+    "ReconcileDepth",
     "ReconcileReport",
     "SourceAggregate",
     "Status",
     "UnitComparison",
+    "Whole",
     "reconcile_units",
 ]

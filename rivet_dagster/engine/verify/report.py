@@ -120,7 +120,8 @@ class ValidationReport:
     """Verdict about one prefix.
 
     legacy_run: no manifest and no marker, so nothing could be checked (M6). rows, bytes: what the
-    manifest declares. parts_*: parts that were looked at (none at depth light).
+    manifest declares. parts_*: parts that were looked at (none at depth light). quarantined_*: what lies
+    in ``_quarantine`` (0 at depth light).
     """
 
     export_name: str
@@ -136,6 +137,8 @@ class ValidationReport:
     manifest_self_consistent: bool = False
     rows: int = 0
     bytes: int = 0
+    quarantined_files: int = 0
+    quarantined_bytes: int = 0
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -157,12 +160,16 @@ class ValidationReport:
     def warnings(self) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.weight == "warns")
 
+    def count(self, kind: str) -> int:
+        """Findings of one kind."""
+        return sum(f.kind == kind for f in self.findings)
+
     @property
     def passed(self) -> bool:
         return self.manifest_found and not self.legacy_run and not self.failures
 
     def as_json(self) -> dict[str, Any]:
-        """One entry of ``exports``."""
+        """One entry of ``exports``; ``quarantine`` is an addition of ours."""
         return {
             "export_name": self.export_name,
             "resolved_prefix": self.resolved_prefix,
@@ -179,6 +186,7 @@ class ValidationReport:
                 "depth_level": self.depth,
                 "run_id": self.run_id,
             },
+            "quarantine": {"files": self.quarantined_files, "bytes": self.quarantined_bytes},
         }
 
     def raise_if_failed(self) -> None:

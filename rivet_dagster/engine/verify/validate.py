@@ -27,6 +27,7 @@ from rivet_dagster.engine.verify.fingerprint import (
     stream_fingerprint,
 )
 from rivet_dagster.engine.verify.folders import folder_findings, is_sidecar
+from rivet_dagster.engine.verify.history import still_counted
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_SUCCESS_BYTES,
@@ -43,9 +44,6 @@ from rivet_dagster.engine.verify.report import Depth, Finding, ValidationReport
 History = Literal["presence", "full"]
 
 _BLOCK: Final = 1 << 20
-_COPY_PREFIX: Final = "manifest-"
-_COPY_SUFFIX: Final = ".json"
-_PROBES: Final = (".rivet_doctor_probe", ".rivet_probe")
 
 
 def validate_prefix(
@@ -85,6 +83,7 @@ class _Validation:
     verified: int = 0
     failed: int = 0
     md5_verified: int = 0
+    quarantined: tuple[int, int] = (0, 0)
 
     def report(self, prefix: str) -> ValidationReport:
         inconsistent = any(f.kind == "manifest_self_inconsistent" for f in self.findings)
@@ -103,6 +102,8 @@ class _Validation:
             manifest_self_consistent=self.manifest is not None and not inconsistent,
             rows=self.manifest.row_count if self.manifest else 0,
             bytes=sum(p.size_bytes for p in self.manifest.committed) if self.manifest else 0,
+            quarantined_files=self.quarantined[0],
+            quarantined_bytes=self.quarantined[1],
             findings=tuple(self.findings),
         )
 
@@ -201,6 +202,8 @@ class _Validation:
 
     def _list(self) -> dict[str, int] | None:
         try:
+            aside = [item.size for item in self.store.list_quarantine()]
+            self.quarantined = len(aside), sum(aside)
             return {item.name: item.size for item in self.store.list()}
         except RivetError as error:
             self._note("list_error", error=error.code)
@@ -293,13 +296,11 @@ class _Validation:
     def _check_folder(self, manifest: Manifest, sizes: dict[str, int]) -> None:
         """Earlier runs that still count, and files that no manifest lists."""
         others = list(self._other_manifests(manifest, sizes))
-        passes = [_age(m) for m in (manifest, *others) if _is_whole_pass(m, manifest.export_name)]
-        first = max(passes, default=("", ""))  # it replaced whatever was there before
-        replaced = {run for m in (manifest, *others) if m.additions for run in m.additions.supersedes}
-        tracked = {part.path for part in manifest.parts}
+        counted = still_counted([m for m in (*others, manifest) if m.export_name == manifest.export_name])
+        listed = [manifest, *(other for other in others if other.run_id in counted)]
+        tracked = {part.path for one in listed for part in one.parts}
         for other in others:
-            counts = _accumulates(manifest) and _accumulates(other) and other.run_id not in replaced
-            counts = counts and _age(other) >= first
+            counts = other.run_id in counted
             if other.export_name == manifest.export_name and other.status == "success":
                 if not counts:
                     self._note_superseded(other, tracked, sizes)
@@ -308,7 +309,7 @@ class _Validation:
             tracked |= {part.path for part in other.parts}
         known = dict.fromkeys(posixpath.dirname(path) for path in tracked)
         for name in sorted(sizes.keys() - tracked):
-            if not (_is_sidecar(name) or is_sidecar(name, known)):
+            if not (names.is_sidecar(name) or is_sidecar(name, known)):
                 self._note("untracked_object", key=name, size_bytes=sizes[name])
 
     def _note_superseded(self, other: Manifest, tracked: set[str], sizes: dict[str, int]) -> None:
@@ -325,7 +326,7 @@ class _Validation:
     def _other_manifests(self, manifest: Manifest, sizes: dict[str, int]) -> Iterator[Manifest]:
         own = names.manifest_copy(manifest.run_id)
         for name in sorted(sizes):
-            if name != own and _is_copy(name):
+            if name != own and names.is_manifest_copy(name):
                 data = self._read_manifest(name)
                 parsed = None if data is None else self._parse(name, data)
                 if parsed is not None:
@@ -380,33 +381,6 @@ class _ValueCheck:
             for name, value in self._expected.items()
             if name not in self._absent and value != self._sums[name]
         ]
-
-
-def _accumulates(manifest: Manifest) -> bool:
-    """Whether the run is one window of a cursor; any other run is the whole table again."""
-    return manifest.source.extraction.cursor_column is not None
-
-
-def _is_whole_pass(manifest: Manifest, export: str) -> bool:
-    """Whether it is a complete run that replaces all files; the reference's first windows do not."""
-    mine = manifest.additions is not None and manifest.export_name == export
-    return mine and manifest.status == "success" and manifest.source.extraction.cursor_low is None
-
-
-def _age(manifest: Manifest) -> tuple[str, str]:
-    return manifest.started_at, manifest.run_id
-
-
-def _is_copy(name: str) -> bool:
-    return name.startswith(_COPY_PREFIX) and name.endswith(_COPY_SUFFIX) and "/" not in name
-
-
-def _is_sidecar(name: str) -> bool:
-    return (
-        name in {names.MANIFEST, names.SUCCESS}
-        or _is_copy(name)
-        or name.startswith((f"{names.QUARANTINE}/", *_PROBES))
-    )
 
 
 __all__ = ["Depth", "Finding", "History", "ValidationReport", "validate_prefix"]

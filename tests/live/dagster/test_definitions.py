@@ -66,12 +66,14 @@ def test_jobs_checks_and_sensors_of_every_export(defs: dg.Definitions) -> None:
         "export_all",
         *(
             f"{verb}_{name}"
-            for verb in ("export", "reconcile", "repair")
+            for verb in ("export", "validate", "reconcile", "repair")
             for name in ("orders", "events_log")
         ),
     }
     checks = {(key.asset_key, key.name) for key in defs.resolve_asset_graph().asset_check_keys}
     assert {(ORDERS, "validate"), (ORDERS, "reconcile"), (CHUNKS, "reconcile_chunks")} <= checks
+    assert (ORDERS, "drift") in checks
+    assert (ORDERS, "quality") not in checks, "the config has no gates"
     assert [sensor.name for sensor in defs.sensors or []] == ["rivet_stale_runs"]
     assert not defs.schedules
 
@@ -81,7 +83,9 @@ def test_the_export_job_is_not_partitioned_and_leaves_reconcile_out(defs: dg.Def
     job = defs.resolve_job_def("export_orders")
     assert job.partitions_def is None
     assert [node.name for node in job.nodes] == ["rivet_export__orders"]
-    assert job.asset_layer.asset_graph.asset_check_keys == {dg.AssetCheckKey(ORDERS, "validate")}
+    assert job.asset_layer.asset_graph.asset_check_keys == {
+        dg.AssetCheckKey(ORDERS, name) for name in ("validate", "drift")
+    }
 
 
 def test_each_step_queues_in_the_pool_of_its_export(config_path: Path) -> None:
@@ -194,7 +198,7 @@ def test_three_hundred_exports_load(tmp_path: Path, capsys: pytest.CaptureFixtur
         path.write_text(f"{HEAD}\nexports:{exports}\n")
         started = time.process_time()
         defs = build_rivet_definitions(path)
-        assert len(defs.resolve_all_job_defs()) == 3 * count + 2
+        assert len(defs.resolve_all_job_defs()) == 4 * count + 2
         return time.process_time() - started
 
     load(3)

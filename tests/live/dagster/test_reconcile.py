@@ -26,8 +26,10 @@ def per_chunk(project: Project) -> dict[str | None, str]:
     return {info.partition_key: info.latest_execution_status.name for info in infos if info.is_current}
 
 
-def repair(project: Project, **config: object) -> tuple[dg.ExecuteInProcessResult, dict[str, Any]]:
-    result = project.run("repair_orders", config={"ops": {"rivet_repair__orders": {"config": config}}})
+def repair(
+    project: Project, *, name: str = "orders", **config: object
+) -> tuple[dg.ExecuteInProcessResult, dict[str, Any]]:
+    result = project.run(f"repair_{name}", config={"ops": {f"rivet_repair__{name}": {"config": config}}})
     observations = result.get_asset_observation_events()
     metadata = observations[0].asset_observation_data.asset_observation.metadata if observations else {}
     return result, plain(metadata)
@@ -53,6 +55,24 @@ def test_a_difference_is_an_error_of_its_chunk_and_of_the_table(project: Project
         GRID[2]: "FAILED",
         GRID[3]: "FAILED",
     }
+
+
+def test_cells_that_changed_places_are_found_at_depth_rows(project: Project) -> None:
+    assert project.run("export_orders").success
+    project.db.execute(
+        "UPDATE orders SET note = o.note FROM orders o"
+        " WHERE orders.id IN (210, 220) AND o.id = 430 - orders.id"
+    )
+    assert reconcile(project)["passed"]
+    deep = {"ops": {"rivet_reconcile__orders": {"config": {"depth": "rows"}}}}
+    result = project.run("reconcile_orders", config=deep)
+    (check,) = [e for e in result.get_asset_check_evaluations() if e.check_name == "reconcile"]
+    metadata = plain(check.metadata)
+    assert (check.passed, metadata["mismatch"], metadata["depth"]) == (False, 1, "rows")
+    assert repair(project)[1]["status"] == "nothing_to_repair"
+    _, plan = repair(project, depth="rows", execute=True)
+    assert plan["partition_keys"] == [GRID[2]]
+    assert reconcile(project)["passed"]
 
 
 def test_repair_is_dry_until_told_otherwise_and_then_heals(project: Project) -> None:
@@ -128,3 +148,23 @@ def test_an_incremental_window_is_compared(project: Project) -> None:
     project.db.execute("INSERT INTO events VALUES ('2026-05-01', 'new')")
     assert reconcile(project, "reconcile_events_log")["passed"], "the window ends at its pinned bound"
     assert project.instance.get_latest_materialization_event(EVENTS)
+
+
+def test_an_incremental_export_is_repaired_from_the_start_or_by_its_last_window(project: Project) -> None:
+    assert project.run("export_events_log").success
+    project.db.execute("UPDATE events SET kind = 'other' WHERE at = '2026-01-01 00:00:05+00'")
+    result, plan = repair(project, name="events_log", execute=True)
+    assert result.success
+    assert (plan["whole_table"], project.rows("events")) == (True, 50)
+    assert reconcile(project, "reconcile_events_log")["passed"]
+
+    project.db.execute("INSERT INTO events VALUES ('2026-05-01', 'new'), ('2026-05-02', 'new')")
+    assert project.run("export_events_log").success
+    project.db.execute("DELETE FROM events WHERE at = '2026-05-01'")
+    check = reconcile(project, "reconcile_events_log")
+    assert (check["passed"], check["mismatch"]) == (False, 1)
+    result, plan = repair(project, name="events_log", execute=True)
+    assert result.success
+    assert (plan["whole_table"], plan["partition_keys"]) == (False, ["000000"])
+    assert project.rows("events") == 51
+    assert reconcile(project, "reconcile_events_log")["passed"]

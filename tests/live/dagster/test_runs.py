@@ -33,6 +33,12 @@ def failure_of(result: dg.ExecuteInProcessResult) -> tuple[dict[str, Any], dg.Da
     return plain(data.metadata), event
 
 
+def evaluation(result: dg.ExecuteInProcessResult, name: str) -> dg.AssetCheckEvaluation:
+    """The run's only evaluation of the check ``name``."""
+    (found,) = [e for e in result.get_asset_check_evaluations() if e.check_name == name]
+    return found
+
+
 def test_a_table_run_reports_every_chunk_and_then_the_table(project: Project) -> None:
     result = project.run("export_orders")
     assert result.success
@@ -70,8 +76,9 @@ def test_chunk_uris_name_their_file(project: Project) -> None:
 
 def test_the_inline_check_passes_and_blocks_nothing(project: Project) -> None:
     result = project.run("export_orders")
-    (check,) = result.get_asset_check_evaluations()
-    assert (check.check_name, check.passed, check.blocking) == ("validate", True, True)
+    check = evaluation(result, "validate")
+    assert (check.passed, check.blocking) == (True, True)
+    assert plain(check.metadata)["depth"] == "sample"
     assert plain(check.metadata)["parts"] == 6
 
 
@@ -82,7 +89,7 @@ def test_a_damaged_destination_fails_the_check_and_blocks_downstream(project: Pr
     part.write_bytes(part.read_bytes()[:-1])
     result = project.run("export_events_log")
     assert not result.success
-    (check,) = result.get_asset_check_evaluations()
+    check = evaluation(result, "validate")
     assert not check.passed
     assert check.severity == dg.AssetCheckSeverity.ERROR
     assert "RIVET_VERIFY_PART_SIZE_MISMATCH" in str(plain(check.metadata)["findings"])

@@ -24,6 +24,9 @@ from rivet_dagster.engine.run.engine import Engine
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan, UnitCommitted
 from rivet_dagster.engine.verify.manifest import MAX_MANIFEST_BYTES, Manifest
 from rivet_dagster.engine.verify.manifest_reader import parse_manifest
+from rivet_dagster.engine.verify.reconcile import ReconcileDepth, ReconcileReport
+from rivet_dagster.engine.verify.repair import plan_repair
+from rivet_dagster.engine.verify.report import ValidationReport
 from tests.services.postgres import TestDatabase
 
 
@@ -86,14 +89,15 @@ class Project:
             events = tuple(session.execute())
             return Ran(plan, events, session.finalize())
 
-    def killed_run(self, point: str) -> None:
-        """A run in a process of its own that is killed at the fault point ``point``."""
+    def killed_run(self, point: str, verb: str = "run", *options: str) -> None:
+        """A run (or another command) in a process of its own that is killed at the fault point ``point``."""
         self.engine().close()
         command = [
             sys.executable,
             "-m",
             "rivet_dagster.cli",
-            "run",
+            verb,
+            *options,
             "-c",
             str(self.folder / "rivet.yaml"),
             "-e",
@@ -118,8 +122,26 @@ class Project:
         return parse_manifest(data)
 
     def reconcile(self) -> str:
+        return self.reconciled().status
+
+    def reconciled(self, depth: ReconcileDepth = "sums") -> ReconcileReport:
         with self.engine() as engine:
-            return engine.reconcile("o").status
+            return engine.reconcile("o", depth=depth)
+
+    def validate(self) -> ValidationReport:
+        with self.engine() as engine:
+            return engine.validate("o")
+
+    def repair(self, depth: ReconcileDepth = "sums") -> Ran:
+        """Run again what a reconcile finds wrong, as the repair job does."""
+        with self.engine() as engine:
+            wanted = plan_repair(engine.reconcile("o", depth=depth))
+            assert wanted.actions or wanted.fresh_run
+            only = None if wanted.fresh_run else wanted.partitions
+            with engine.session("o", holder="repair", lock_wait=0) as session:
+                plan = session.plan(only=only, repair=True)
+                events = tuple(session.execute())
+                return Ran(plan, events, session.finalize())
 
 
 @contextlib.contextmanager

@@ -239,10 +239,75 @@ def test_a_key_goes_on_after_its_last_value(project: Project) -> None:
     assert sorted(project.rows("n")) == list(range(1, 135))
 
 
-def test_a_resumed_run_moves_the_key_as_it_would_have(project: Project) -> None:
-    project.db.execute("CREATE TABLE t (n int PRIMARY KEY)")
+PAIR: dict[str, Any] = {**KEYSET, "chunk_by_key": ["word", "n"]}
+
+
+def pairs(db: TestDatabase, word: str, first: int, last: int) -> None:
+    values = f"SELECT $q${word}$q$, i FROM generate_series({first}, {last}) i"
+    db.execute(f"INSERT INTO t (word, n) {values}", "ANALYZE t")
+
+
+def test_a_key_of_two_columns_goes_on_after_its_last_row(project: Project) -> None:
+    """Compared as a row, by the server: neither as text (9 < 10) nor one column at a time."""
+    project.db.execute(
+        "CREATE TABLE t (word text, n int, PRIMARY KEY (word, n))",
+        # the index would give the whole order even to a statement that asks for less
+        *(
+            f"ALTER DATABASE {project.db.name} SET {name} = off"
+            for name in ("enable_indexscan", "enable_indexonlyscan")
+        ),
+    )
+    assert project.run(**PAIR).outcome.rows == 0
+    pairs(project.db, "it's", 1, 5)
+    pairs(project.db, "m", 1, 40)
+    ran = project.run(lambda: pairs(project.db, "m", 41, 42), parallel=2)
+    assert len(ran.plan.units) == 5
+    extraction = project.manifest().source.extraction
+    assert (extraction.cursor_column, extraction.cursor_type) == ("(word, n)", "text, integer")
+    assert extraction.cursor_high == '["m", "40"]'
+    assert project.reconcile() == "match"
+    pairs(project.db, "o", 1, 25)
+    ran = project.run()
+    assert [e.rows for e in ran.units] == [10, 10, 7]
+    assert ran.plan.units[0].start_key == "m, 40"
+    assert project.reconcile() == "match"
+    with project.engine() as engine:
+        assert engine.source_moved("o") is None
+        pairs(project.db, "a", 1, 3)  # below the last key, so not appended: not seen
+        assert engine.source_moved("o") is None
+        pairs(project.db, "o", 100, 100)
+        assert engine.source_moved("o") == '["o", "100"]'
+    project.run()
+    assert project.run().outcome.status == "skipped"
+    wanted = [("it's", n) for n in range(1, 6)] + [("m", n) for n in range(1, 43)]
+    wanted += [("o", n) for n in (*range(1, 26), 100)]
+    assert project.rows("word", "n") == dict.fromkeys(wanted, 1)
+
+
+def test_a_key_of_two_columns_is_another_than_its_first_alone(project: Project) -> None:
+    project.db.execute("CREATE TABLE t (word text UNIQUE NOT NULL, n int, PRIMARY KEY (word, n))")
+    pairs(project.db, "m", 1, 1)
+    project.run(**PAIR)
+    with pytest.raises(RefusalError) as caught:
+        project.run(chunk_by_key="word")
+    assert caught.value.code == "RIVET_STATE_CURSOR_OWNER_MISMATCH"
+
+
+def test_a_key_whose_first_column_ends_the_order_is_refused(project: Project) -> None:
+    project.db.execute(
+        "CREATE TABLE t (at timestamp, n int, PRIMARY KEY (at, n))",
+        "INSERT INTO t VALUES ('infinity', 1), ('2026-01-01', 2)",
+    )
+    with pytest.raises(RefusalError) as caught:
+        project.run(**{**KEYSET, "chunk_by_key": ["at", "n"]})
+    assert caught.value.code == "RIVET_SOURCE_VALUE_UNREPRESENTABLE"
+
+
+@pytest.mark.parametrize("keys", [KEYSET, PAIR], ids=["one", "two"])
+def test_a_resumed_run_moves_the_key_as_it_would_have(project: Project, keys: dict[str, Any]) -> None:
+    project.db.execute("CREATE TABLE t (n int PRIMARY KEY, word text NOT NULL DEFAULT 'w', UNIQUE (word, n))")
     serials(project.db, 1, 40)
-    with project.engine_with(**KEYSET, chunk_checkpoint=True) as engine:
+    with project.engine_with(**keys, chunk_checkpoint=True) as engine:
         with engine.session("o", holder="one", lock_wait=0) as session:
             first = session.plan()
             events = session.execute()

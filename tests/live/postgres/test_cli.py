@@ -67,6 +67,10 @@ def test_validate_tells_a_damaged_part(call: Call, shop: Rig) -> None:
 def test_reconcile_and_repair(call: Call, shop: Rig) -> None:
     assert call("run", "-e", "things")[0] == 0
     assert call("reconcile", "-e", "things")[:2] == (0, "things: match, 4 of 4 partitions match\n")
+    shop.db.execute("UPDATE things SET amount = 310 - amount WHERE id IN (15, 16)")
+    assert call("reconcile", "-e", "things")[0] == 0
+    assert call("reconcile", "-e", "things", "--depth", "rows")[0] == 3
+    assert call("repair", "-e", "things", "--depth", "rows", "--execute")[0] == 0
     shop.db.execute("UPDATE things SET amount = 7 WHERE id = 150")
     assert call("reconcile", "-e", "things")[0] == 3
     before = {p.name for p in shop.parts()}

@@ -37,7 +37,7 @@ print([name for name in heavy if name in sys.modules])
 """
 
 
-def test_a_run_over_an_existing_state_imports_nothing_that_is_slow_to_load(store: StateStore, request: Any) -> None:
+def test_a_run_over_an_existing_state_loads_nothing_slow(store: StateStore, request: Any) -> None:
     url, folder = "", Path()
     if store.location.path is None:
         url = request.getfixturevalue("migrated_url")

@@ -54,8 +54,11 @@ def test_numbers_compare_as_numbers(left: Decimal, right: int) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [("9", "10"), ("-10", "-9"), ("a", "b"), ("10", "9x"), ("Z", "é"), ("5", "nan"), ("1e2", "101")],
-)
+    [
+        ("9", "10"), ("-10", "-9"), ("a", "b"), ("10", "9x"), ("Z", "é"), ("5", "nan"), ("1e2", "101"),
+        ('["b", "9"]', '["b", "10"]'), ('["9", "x"]', '["10", "a"]'), ("[", "[a"), ('["a"', '["a"]'),
+    ],
+)  # fmt: skip
 def test_order_of_cursors(left: str, right: str) -> None:
     assert cursor_before(left, right)
     assert not cursor_before(right, left)

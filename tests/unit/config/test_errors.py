@@ -767,11 +767,11 @@ def test_two_readers_of_one_log(source: str, cdc: str, field: str) -> None:
 
 
 def test_all_problems_of_a_file_are_kept() -> None:
-    error = refused(config("mode: incremental\nmax_file_size: 0\nverify: content"))
+    error = refused(config("mode: incremental\nmax_file_size: 0\nload: {pk: auto}"))
     assert [(e.code, e.field) for e in [error, *error.others]] == [
         (INVALID, "cursor_column"),
         (INVALID, "max_file_size"),
-        (GATE, "verify"),
+        (GATE, "load"),
     ]
     assert "2 more in this file" in error.message
 

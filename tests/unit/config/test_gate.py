@@ -20,7 +20,6 @@ CHUNK = "mode: chunked\nchunk_column: id\n"
         ("destination: {type: gcs, bucket: b}", "destination.type"),
         ("destination: {type: azure, bucket: b, account_name: a, sas_token_env: S}", "destination.type"),
         ("destination: {type: stdout}", "destination.type"),
-        ("verify: content", "verify"),
         ("load: {pk: auto}", "load"),
     ],
 )
@@ -53,7 +52,7 @@ def test_refused_at_the_root(tail: str) -> None:
 
 
 def test_a_mistake_comes_before_the_gate() -> None:
-    error = refused(config("mode: time_window\ntime_column: a\nverify: content"))
+    error = refused(config("mode: time_window\ntime_column: a\nload: {pk: auto}"))
     assert error.code == "RIVET_CONFIG_INVALID"
     assert [e.code for e in error.others] == [GATE]
 
@@ -65,7 +64,7 @@ def test_a_mistake_comes_before_the_gate() -> None:
         "tuning: {profile: balanced, adaptive: false, min_parallel: 1, memory_threshold_mb: 0}",
         "tuning: {on_batch_memory_exceeded: warn, max_value_mb: 5}",
         "meta_columns: {exported_at: false, row_hash: false}",
-        "verify: size\non_schema_drift: continue\nshape_drift_warn_factor: 0\nquality:\ncolumns: {}",
+        "verify: content\non_schema_drift: continue\nshape_drift_warn_factor: 0\nquality:\ncolumns: {}",
         'columns: {a: timestamp_ns, "t.b": "decimal(5,2)"}\nvalue_policy: {a: null, "*": text}',
         "quality: {row_count_min: 1}\non_schema_drift: fail\nshape_drift_warn_factor: 2.0",
         "meta_columns: {exported_at: true, row_hash: [a, b]}",
@@ -166,7 +165,6 @@ def test_every_key_of_the_language_is_read() -> None:
         (None, "notifications"),
         (None, "parallel_exports"),
         (None, "load"),
-        ("o", "verify"),
         ("o", "load"),
     ]
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class Prefix:
             run_id=run_id,
             export_name=EXPORT,
             started_at=AT,
-            finished_at=AT,
+            finished_at=AT + timedelta(minutes=number),
             source=SourceRecord("postgres", None, "orders", extraction or Extraction("chunked")),
             destination_kind="local",
             destination_uri=self.root.as_uri(),

@@ -18,7 +18,7 @@ from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
 from rivet_dagster.engine.types.aggregates import Aggregates, ColumnAggregate
 from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.verify.manifest import UnitParts
-from rivet_dagster.engine.verify.reconcile import ReconcileReport, SourceAggregate, reconcile_units
+from rivet_dagster.engine.verify.reconcile import ReconcileReport, SourceAggregate, Whole, reconcile_units
 from rivet_dagster.engine.verify.repair import plan_repair, read_report
 from tests.unit.verify.prefixes import Prefix, table
 
@@ -194,14 +194,15 @@ def test_a_failing_source_is_not_an_answer(case: Case) -> None:
 
 def test_page_ranges_are_compared_as_one_table(tmp_path: Path) -> None:
     case = Case(tmp_path, kind=UnitKind.PAGES)
-    report = case.run()
+    report = case.run(whole=Whole())
     assert [(u.index, u.identifier, u.status, u.exported_rows) for u in report.units] == [
         (None, "table", "match", 100)
     ]
     assert [unit.kind for unit in case.source.asked] == [UnitKind.WHOLE]
     assert report.as_json()["partitions"][0]["kind"] == "table"
-    unknown = case.run(whole=None)
-    assert (unknown.status, unknown.units[0].exported_rows) == ("unknown", 100)
+    unknown = case.run(whole=Whole(None, "gone"))
+    found = unknown.units[0]
+    assert (unknown.status, found.exported_rows, found.note) == ("unknown", 100, "gone")
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "torn"])
@@ -263,7 +264,7 @@ def test_nothing_is_repaired_where_everything_matches(case: Case) -> None:
 def test_a_table_read_by_pages_is_repaired_by_a_fresh_run(tmp_path: Path) -> None:
     case = Case(tmp_path, kind=UnitKind.PAGES)
     case.source.tables[0] = case.tables[0].slice(1)
-    plan = plan_repair(case.run())
+    plan = plan_repair(case.run(whole=Whole()))
     assert plan.fresh_run
     assert plan.actions == ()
     assert plan.skipped[0][0] == "table"

@@ -62,6 +62,7 @@ def test_an_intact_prefix_passes_at_every_depth(prefix: Prefix, depth: Depth, pa
             "depth_level": depth,
             "run_id": prefix.runs[0].run_id,
         },
+        "quarantine": {"files": 0, "bytes": 0},
     }
 
 
@@ -385,6 +386,20 @@ def test_a_superseded_window_does_not_count(tmp_path: Path) -> None:
     for run in made.runs[:2]:
         (made.root / run.parts[0].path).unlink()
     assert check(made).findings == ()
+
+
+@pytest.mark.parametrize("between", [None, FIRST], ids=["pass", "cursor"])
+def test_windows_before_a_whole_pass_do_not_count_after_it(
+    tmp_path: Path, between: Extraction | None
+) -> None:
+    made = deltas(tmp_path)
+    made.write_run([table(0, 20)], number=3, extraction=between)
+    made.write_run([table(20, 10)], number=4, extraction=WINDOW if between else FIRST)
+    for run in made.runs[: 2 if between else 3]:
+        (made.root / run.parts[0].path).unlink()
+    assert check(made).findings == ()
+    (made.root / made.runs[-1].parts[0].path).unlink()
+    assert kinds(check(made, "sample")) == ["part_missing"]
 
 
 def test_a_whole_pass_after_windows_stands_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ A timestamp counts in microseconds since 1970, a date in days.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rivet_dagster.engine.sources.postgres.kernel import Wire
+from rivet_dagster.engine.sources.postgres.rowhash import digest_arrow, digest_sql, temporal_sql, text_sql
 from rivet_dagster.engine.types.aggregates import Aggregates, ColumnAggregate
 from rivet_dagster.engine.types.decision import Column
 
 _PREFIX: Final = 256  # characters of a text, bytes of a binary, that its bounds are taken from
-_PLAIN_TEXT: Final = ("text", "character varying")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,39 +43,50 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class AggregatePlan:
-    """What the columns of an aggregate statement mean."""
+    """What the columns of an aggregate statement mean. digest: it ends with the rows' digest."""
 
     measures: Mapping[str, tuple[Measure, ...]]
+    digest: bool = False
 
     def read(self, row: Sequence[Any]) -> Aggregates:
-        """The statement's only row: a count as text, then one text array a column."""
+        """The statement's only row: a count as text, one text array a column, perhaps a digest."""
+        last = len(self.measures) + 1
         columns = {
             name: ColumnAggregate({m.name: m.read(text) for m, text in zip(measures, values, strict=True)})
-            for (name, measures), values in zip(self.measures.items(), row[1:], strict=True)
+            for (name, measures), values in zip(self.measures.items(), row[1:last], strict=True)
         }
-        return Aggregates(int(row[0]), columns)
+        return Aggregates(int(row[0]), columns, int(row[-1]) if self.digest else None)
 
 
 def aggregate_sql(
-    columns: Sequence[Column], from_where: str, *, encoding: str = "UTF8"
+    columns: Sequence[Column], from_where: str, *, encoding: str = "UTF8", digest: Collection[str] = ()
 ) -> tuple[str, AggregatePlan]:
     """One statement over ``from_where`` (``FROM ... WHERE ...``), and how to read its row.
+
+    digest: columns of the rows' digest, which are ``rowhash.hashable``; without any it is not taken.
 
     One entry of the SELECT list a column, so that 1600 columns stay below the server's 1664. encoding:
     the server's; in another than UTF8 text is compared by its UTF-8 length alone.
     """
-    plan = AggregatePlan({c.name: _measures(c, encoding) for c in columns})
-    entries = (f"ARRAY[{', '.join(f'({m.sql})::text' for m in ms)}]" for ms in plan.measures.values())
+    plan = AggregatePlan({c.name: _measures(c, encoding) for c in columns}, bool(digest))
+    entries = [f"ARRAY[{', '.join(f'({m.sql})::text' for m in ms)}]" for ms in plan.measures.values()]
+    if digest:
+        entries.append(digest_sql([c for c in columns if c.name in digest]))
     return f"SELECT {', '.join(['count(*)::text', *entries])} {from_where}", plan
 
 
-def aggregate_arrow(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Aggregates:
+def aggregate_arrow(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[Column], *, digest: Collection[str] = ()
+) -> Aggregates:
     """The same statistics of batches that hold ``columns`` by name. Memory: one batch."""
+    hashed = [c for c in columns if c.name in digest]
+    total = 0
     measures = {c.name: _measures(c, "UTF8") for c in columns}
     state: dict[str, list[Any]] = {name: [m.empty for m in ms] for name, ms in measures.items()}
     rows = 0
     for batch in batches:
         rows += batch.num_rows
+        total += digest_arrow(batch, hashed) if hashed else 0
         for name, wanted in measures.items():
             array = _storage(batch.column(name))
             held = state[name]
@@ -85,7 +96,7 @@ def aggregate_arrow(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]
         name: ColumnAggregate({m.name: value for m, value in zip(ms, state[name], strict=True)})
         for name, ms in measures.items()
     }
-    return Aggregates(rows, found)
+    return Aggregates(rows, found, total if hashed else None)
 
 
 def _joined(measure: Measure, held: Any, new: Any) -> Any:
@@ -177,16 +188,9 @@ def _decimal(value: str, scale: int) -> tuple[Measure, ...]:
 
 def _temporal(value: str, kind: pa.DataType) -> tuple[Measure, ...]:
     """Days or microseconds since 1970 or midnight; an infinity has no number and is counted apart."""
+    number, view = temporal_sql(value, kind)
     if pa.types.is_time(kind):
-        # exact: below 2^53 even in microseconds
-        return _number(f"(date_part('epoch', {value}) * 1000000)::int8", "TRUE", lambda a: a.view(pa.int64()))
-    if pa.types.is_date(kind):
-        number, view = f"({value} - date '1970-01-01')", pa.int32()
-    else:
-        # whole minutes are exact as a double, and so are the microseconds of one
-        minute = f"date_part('epoch', date_trunc('minute', {value}))::int8"
-        number = f"({minute} * 1000000 + date_part('microseconds', {value})::int8)"
-        view = pa.int64()
+        return _number(number, "TRUE", lambda a: a.view(view))
     nanos = pa.types.is_timestamp(kind) and kind.unit == "ns"  # of whole microseconds
 
     def integers(array: pa.Array) -> pa.Array:
@@ -213,12 +217,7 @@ def _bytes(column: Column, encoding: str) -> tuple[Measure, ...]:
         prefix = f"encode(substring({value} FROM 1 FOR {_PREFIX}), 'hex') COLLATE \"C\""
         length = _sum("bytes", f"octet_length({value})", lambda a: _total(pc.binary_length(a)))
         return length, *_bounds(f"({prefix})", _hex_prefix)
-    if column.logical_type == "json":
-        text = f"({value})::text"
-    elif value.endswith("::text") or column.native_type.startswith(_PLAIN_TEXT):
-        text = value
-    else:
-        text = f"concat({value})"  # the output function: a cast would strip the padding of char(n)
+    text = text_sql(column)
     present = f"{value} IS NOT NULL" if text.startswith("concat") else "TRUE"
     same = encoding.upper() in ("UTF8", "UTF-8")
     sized = text if same else f"convert_to({text}, 'UTF8')"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
 from rivet_dagster.engine.sources.base import Cursor, CursorBounds, Settle, SourceFacts
-from rivet_dagster.engine.sources.postgres.predicate import cursor_sql
+from rivet_dagster.engine.sources.postgres.predicate import cursor_sql, key_literal, key_sql
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
 
 #: Asks for one row.
@@ -30,10 +30,16 @@ _COUNTED: Final = """
 WITH numbered AS (
   SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,
     count(*) OVER (ORDER BY {name}) AS up_to, count(*) OVER () AS n
-  FROM {source} WHERE {where}
+  FROM {source} WHERE {name} IS NOT NULL
 ), cuts AS (SELECT DISTINCT ON (k) k, r FROM numbered WHERE r % {rows} = 0 AND up_to < n ORDER BY k, r)
 SELECT k::text FROM cuts ORDER BY r"""
 
+#: The same of a unique key, in a part of it: no key comes twice, so a row's number is its rank.
+_KEYS: Final = """
+SELECT {texts} FROM (
+  SELECT {select}, row_number() OVER (ORDER BY {order}) AS r, count(*) OVER () AS n
+  FROM {source} WHERE {where}
+) AS numbered WHERE r % {rows} = 0 AND r < n ORDER BY r"""
 #: The spans of time that hold a row: one look into the index for each ...
 _SKIPPED: Final = """
 WITH RECURSIVE found(k) AS (
@@ -59,7 +65,7 @@ _LOCAL_NOW: Final = (
 
 
 def sampled_boundaries(
-    source: str, columns: Sequence[str], ranges: int, percent: float, upto: str | None
+    source: str, columns: Sequence[str], ranges: int, percent: float, upto: Sequence[str] | None
 ) -> str:
     """The SELECT of a key's boundaries, its columns as text."""
     names = [f"k{i}" for i in range(len(columns))]
@@ -70,19 +76,31 @@ def sampled_boundaries(
         names=", ".join(names),
         texts=", ".join(f"{name}::text" for name in names),
         source=source,
-        where="" if upto is None else f" WHERE {quoted[0]} <= {quote_literal(upto)}",
+        where="" if upto is None else f" WHERE {key_sql(columns)} <= {key_literal(upto)}",
         percent=percent,
         ranges=int(ranges),
     )
 
 
-def counted_boundaries(source: str, column: str, rows: int, after: str | None, upto: str | None) -> str:
+def counted_boundaries(source: str, column: str, rows: int) -> str:
     """The SELECT of a column's boundaries by exact row numbers, as text."""
-    name = quote_ident(column)
-    where = [f"{name} IS NOT NULL"]
-    where += [f"{name} > {quote_literal(after)}"] if after is not None else []
-    where += [f"{name} <= {quote_literal(upto)}"] if upto is not None else []
-    return _COUNTED.format(name=name, source=source, rows=int(rows), where=" AND ".join(where))
+    return _COUNTED.format(name=quote_ident(column), source=source, rows=int(rows))
+
+
+def counted_keys(
+    source: str, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]
+) -> str:
+    """The SELECT of every ``rows``-th key of (after, upto], without the last one, its columns as text."""
+    key, quoted = key_sql(columns), [quote_ident(column) for column in columns]
+    names = [f"k{i}" for i in range(len(columns))]
+    return _KEYS.format(
+        select=", ".join(f"{column} AS {name}" for column, name in zip(quoted, names, strict=True)),
+        order=", ".join(quoted),
+        texts=", ".join(f"{name}::text" for name in names),
+        source=source,
+        where=f"{key} > {key_literal(after)} AND {key} <= {key_literal(upto)}",
+        rows=int(rows),
+    )
 
 
 def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: str, high: str) -> str:
@@ -113,18 +131,17 @@ def cursor_bounds(
     """The highest cursor value past ``after`` that this snapshot may be read up to.
 
     Without ``settle`` that is the highest one, but of dates yesterday's: more rows of today may come,
-    and they would not lie past today. Refuses values that end the order.
+    and they would not lie past today. Of a key of several columns it is the last row's, whatever their
+    types. Refuses values that end the order.
     """
+    if cursor.more:
+        return _key_bounds(ask, source, facts, cursor, after)
     key = cursor_sql(cursor.column, cursor.fallback)
     past = f"{key} IS NOT NULL" if after is None else f"{key} > {quote_literal(after)}"
     kind = cursor_type(ask, source, facts, cursor)
     top = _last(ask, source, key, past)
-    if top is not None and top.lower() in {"infinity", "nan"}:
-        raise RefusalError(
-            f"cursor column '{cursor.identity}' holds {top}, past which no row could ever be found",
-            code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
-            field="cursor_column",
-        )
+    if top is not None:
+        _refuse_end(cursor, top)
     if settle is None and kind == "date":
         settle = Settle(0)
     if settle is None or top is None:
@@ -136,6 +153,34 @@ def cursor_bounds(
         return CursorBounds(top, kind)
     where = f"past {high} " if high is not None else ""
     return CursorBounds(high, kind, f"rows {where}are not settled yet")
+
+
+def _key_bounds(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor, after: str | None) -> CursorBounds:
+    key = key_sql(cursor.key)
+    past = "TRUE" if after is None else f"{key} > {key_literal(cursor.values(after))}"
+    names = [f"k{i}" for i in range(len(cursor.key))]
+    select = ", ".join(f"{quote_ident(c)} AS {k}" for c, k in zip(cursor.key, names, strict=True))
+    order = ", ".join(f"{i} DESC" for i in range(1, len(names) + 1))
+    row = ask(
+        f"SELECT {', '.join(f'{k}::text' for k in names)} FROM"
+        f" (SELECT {select} FROM {source} WHERE {past} ORDER BY {order} LIMIT 1) AS q"
+    )
+    found = [facts.column(name) for name in cursor.key]
+    native = ", ".join(column.native_type for column in found if column)
+    if row is None:
+        return CursorBounds(None, native)
+    _refuse_end(cursor, str(row[0]))
+    return CursorBounds(cursor.text([str(value) for value in row]), native)
+
+
+def _refuse_end(cursor: Cursor, top: str) -> None:
+    if top.lower() in {"infinity", "nan"}:
+        name = cursor.column if cursor.more else cursor.identity
+        raise RefusalError(
+            f"cursor column '{name}' holds {top}, past which no row could ever be found",
+            code="RIVET_SOURCE_VALUE_UNREPRESENTABLE",
+            field="cursor_column",
+        )
 
 
 def _below_unsettled(

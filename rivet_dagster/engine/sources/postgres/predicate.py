@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,21 +59,28 @@ def cursor_sql(column: str, fallback: str | None = None) -> str:
     return name if fallback is None else f"COALESCE({name}, {quote_ident(fallback)})"
 
 
+def key_sql(columns: Sequence[str]) -> str:
+    """Columns that are compared as one row."""
+    names = ", ".join(quote_ident(column) for column in columns)
+    return f"({names})" if len(columns) > 1 else names
+
+
+def key_literal(values: Sequence[str]) -> str:
+    """The other side of such a comparison. An untyped literal takes the column's own type, domains and
+    collation included."""
+    literals = ", ".join(quote_literal(value) for value in values)
+    return f"({literals})" if len(values) > 1 else literals
+
+
 def _bounded(spec: Mapping[str, Any]) -> str:
     """The bounds of ``column`` (with its ``fallback``), or of ``columns``, compared as rows; else TRUE."""
     several = "columns" in spec
-    key = (
-        f"({', '.join(quote_ident(c) for c in spec['columns'])})"
-        if several
-        else cursor_sql(spec["column"], spec.get("fallback"))
-    )
+    key = key_sql(spec["columns"]) if several else cursor_sql(spec["column"], spec.get("fallback"))
     bounds = []
     for name, operator in _OPERATORS.items():
         value = spec.get(name)
         if value is not None:
-            # an untyped literal takes the column's own type, domains and collation included
-            literal = f"({', '.join(map(quote_literal, value))})" if several else quote_literal(value)
-            bounds.append(f"{key} {operator} {literal}")
+            bounds.append(f"{key} {operator} {key_literal(value if several else [value])}")
     return " AND ".join(bounds) or "TRUE"
 
 
@@ -152,7 +159,7 @@ def _from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
         case UnitKind.RANGE:
             return source, _range_condition(spec), ""
         case UnitKind.NULLS:
-            return source, f"{quote_ident(spec['column'])} IS NULL", ""
+            return source, f"{cursor_sql(spec['column'], spec.get('fallback'))} IS NULL", ""
         case UnitKind.KEY:
             return source, _bounded(spec), _order(spec)
         case UnitKind.SPAN:

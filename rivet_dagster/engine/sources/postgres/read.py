@@ -68,7 +68,7 @@ _RECOVERY = "40001"  # of a read-only transaction: what a standby replays needed
 #: and the ALTERs that rewrite a table are not MVCC-safe, the table just looks empty. pg_class is seen
 #: through the snapshot, pg_relation_filenode looks at the present; the locks keep it as it is. What the
 #: snapshot does not see at all was made later: harmless as an index or a partition, else a replacement.
-_REWRITTEN = """
+REWRITTEN = """
 SELECT EXISTS (
   SELECT FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_class c ON c.oid = l.relation
   WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.database <> 0
@@ -317,7 +317,7 @@ class PostgresReader:
         same = "TRUE"
         if planned is not None:
             same = f"pg_catalog.to_regclass({quote_literal(relation)})::oid = {planned}"
-        row = connection.execute(f"{_REWRITTEN}, {same}").fetchone()
+        row = connection.execute(f"{REWRITTEN}, {same}").fetchone()
         if row is None or row[0] or not row[1]:
             raise TransientError(
                 f"{relation or 'a table of the query'} was rewritten, truncated or replaced "

@@ -12,12 +12,17 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from rivet_dagster.engine.errors import ConfigError, EnvironmentFault, RefusalError, RivetError
+from rivet_dagster.engine.errors import (
+    ConfigError,
+    EnvironmentFault,
+    RefusalError,
+    RivetError,
+    TransientError,
+)
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.base import (
     Cursor,
     CursorBounds,
-    Heap,
     LateBounds,
     Settle,
     SourceCapabilities,
@@ -25,9 +30,10 @@ from rivet_dagster.engine.sources.base import (
 )
 from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
+from rivet_dagster.engine.sources.postgres.facts import source_facts
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
-from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
+from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import (
     PostgresReader,
@@ -46,7 +52,7 @@ from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text
 CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
 
 _OLDEST = 120_000
-_TID_RANGE_SCAN = 140_000  # before it, a ctid range reads the whole heap
+_RECOUNTS = 3
 _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
 _ENDLESS = {"date", "timestamp", "timestamptz"}
@@ -232,12 +238,12 @@ class PostgresPlanner:
         return [str(row[0]) for row in self._rows(statement)]
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: str | None = None
+        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
     ) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
         Sampled by block, sorted by the server, so the columns' own order and collation decide.
-        ``upto``: the largest one wanted, of a key of one column.
+        ``upto``: the largest one wanted.
         """
         if ranges <= 1 or self.relation is None:
             return []
@@ -246,14 +252,19 @@ class PostgresPlanner:
         statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
-    def row_boundaries(
-        self, column: str, rows: int, after: str | None = None, upto: str | None = None
-    ) -> list[str]:
+    def counted_keys(
+        self, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]
+    ) -> list[tuple[str, ...]]:
+        """Every ``rows``-th value of a unique key in (after, upto], without the last one: exact."""
+        statement = bounds.counted_keys(self._from(), columns, rows, after, upto)
+        return [tuple(str(value) for value in row) for row in self._rows(statement)]
+
+    def row_boundaries(self, column: str, rows: int) -> list[str]:
         """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
 
-        after, upto: only rows of (after, upto]. Raises ConfigError for a type without an order.
+        Raises ConfigError for a type without an order.
         """
-        statement = bounds.counted_boundaries(self._from(), column, rows, after, upto)
+        statement = bounds.counted_boundaries(self._from(), column, rows)
         try:
             return [str(row[0]) for row in self._rows(statement)]
         except RivetError as error:
@@ -282,17 +293,27 @@ class PostgresPlanner:
         """The ordinal of the UTC day by the source's clock."""
         return date.fromisoformat(str(self._one("SELECT (now() AT TIME ZONE 'UTC')::date"))).toordinal()
 
-    def aggregate(self, unit: WorkUnit, columns: tuple[Column, ...]) -> Aggregates:
-        """Count and statistics of the unit's rows as they are now, by the SQL that reads them (RC2)."""
-        from rivet_dagster.engine.sources.postgres.aggregate import aggregate_sql
+    @property
+    def encoding(self) -> str:
+        return self._server.encoding
 
-        source, condition, _ = unit_from_where(unit, self.origin)
-        statement, shape = aggregate_sql(
-            columns, f"FROM {source} WHERE {condition}", encoding=self._server.encoding
+    def aggregate(
+        self, unit: WorkUnit, columns: tuple[Column, ...], digest: Sequence[str] = ()
+    ) -> Aggregates | None:
+        """See ``recount.recount``: the unit's rows as they are now; None when that cannot be told.
+
+        Raises TransientError when they are rewritten (TRUNCATE, ALTER) each time they are counted.
+        """
+        from rivet_dagster.engine.sources.postgres.recount import RewrittenError, recount
+
+        for _ in range(_RECOUNTS):
+            with contextlib.suppress(RewrittenError), self._asking():
+                return recount(self._connection, unit, columns, self.origin, self._server, digest)
+        raise TransientError(
+            "a table was rewritten, truncated or replaced each time it was compared",
+            code="RIVET_SOURCE_CONFLICT",
+            export=self._source.export,
         )
-        row = self._query(statement)
-        assert row is not None
-        return shape.read(row)
 
     def _from(self) -> str:
         return self._scope or self.origin.from_sql()
@@ -340,7 +361,7 @@ class PostgresPlanner:
                 raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
-            return _facts(columns, None, None)
+            return source_facts(columns, None, None)
         assert origin.table is not None
         relation = catalog.describe_table(
             self._connection, origin.schema, origin.table, server=server, overrides=overrides
@@ -350,7 +371,7 @@ class PostgresPlanner:
         if relation.kind == "v":
             self._refuse_hidden_rows(f"SELECT 1 FROM {relation.sql}")
         self.relation = relation
-        return _facts(relation.columns, relation, server.version)
+        return source_facts(relation.columns, relation, server.version)
 
     def _refuse_unreadable(self, relation: catalog.Relation) -> None:
         if not relation.can_select:
@@ -374,45 +395,3 @@ class PostgresPlanner:
                 "row-level security hides rows below this view or query from this role",
                 code="RIVET_SOURCE_ROW_SECURITY",
             )
-
-
-def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
-    """The relation's own heaps; empty when it has to be read in one piece through its name."""
-    if relation.kind in "vf" or not all(leaf.readable for leaf in relation.leaves):
-        return ()
-    return tuple(
-        Heap(
-            {"relation": [leaf.schema, leaf.name], "only": leaf.kind in "rf"},
-            leaf.pages,
-            leaf.bytes,
-            split=leaf.is_heap and version >= _TID_RANGE_SCAN,
-        )
-        for leaf in relation.leaves
-    )
-
-
-def _facts(
-    columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
-) -> SourceFacts:
-    integers = frozenset(c.name for c in columns if c.integer)
-    if relation is None:
-        names = frozenset(c.name for c in columns)
-        return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())
-    unique = [k.columns for k in relation.unique_keys if k.not_null]
-    rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
-    assert version is not None
-    return SourceFacts(
-        relation.schema,
-        relation.name,
-        columns,
-        _heaps(relation, version),
-        rows,
-        relation.bytes,
-        tuple(columns[0] for columns in unique if len(columns) == 1),
-        tuple(columns for columns in unique if len(columns) > 1),
-        relation.primary_key,
-        integers,
-        frozenset(c.name for c in columns if c.nullable),
-        relation.indexed,
-        relation=relation,
-    )
