@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
@@ -51,6 +52,10 @@ from rivet_dagster.engine.verify.manifest_reader import parse_manifest
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
+
+
+#: Folders of partitions that are written side by side: what they wait for is the disk.
+_AT_ONCE: Final = 8
 
 
 @dataclass(slots=True)
@@ -195,9 +200,8 @@ class Finalizer:
         cleared = self._clear_folder(manifest, below.sidecars | set(below.markers))
         fault_point("after_quarantine")
         self._verify(manifest, data)
-        for name, body in below.markers.items():
-            if self.store.read_bytes(name, MAX_SUCCESS_BYTES) != body:
-                self.store.put_bytes(name, body)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._mark, below.markers.items()))
         self.store.put_bytes(names.SUCCESS, success_body(data))
         return cleared
 
@@ -205,17 +209,30 @@ class Finalizer:
         """A manifest for each folder of a partition. One whose manifest lists its parts stays as it is."""
         sums = {row.file_name: row.checksums for row in self.state.parts(manifest.run_id)}
         found = _Folders()
-        for folder, own in folder_manifests(manifest, sums):
-            name = f"{folder}/{names.MANIFEST}"
-            data = self.store.read_bytes(name, MAX_MANIFEST_BYTES)
-            held = held_manifest(data, own.parts)
-            if data is None or held is None:
-                held, data = own, own.to_bytes()
-                self.store.put_bytes(f"{folder}/{names.manifest_copy(own.run_id)}", data)
-                self.store.put_bytes(name, data)
-            found.markers[f"{folder}/{names.SUCCESS}"] = success_body(data)
-            found.sidecars |= {name, f"{folder}/{names.manifest_copy(held.run_id)}"}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for name, run_id, data in pool.map(self._publish_folder, folder_manifests(manifest, sums)):
+                folder = name.removesuffix(names.MANIFEST)
+                found.markers[folder + names.SUCCESS] = success_body(data)
+                found.sidecars |= {name, folder + names.manifest_copy(run_id)}
         return found
+
+    def _publish_folder(self, below: tuple[str, Manifest]) -> tuple[str, str, bytes]:
+        """(name, run id, bytes) of the manifest that the folder has then."""
+        folder, own = below
+        name = f"{folder}/{names.MANIFEST}"
+        data = self.store.read_bytes(name, MAX_MANIFEST_BYTES)
+        held = held_manifest(data, own.parts)
+        if data is not None and held is not None:
+            return name, held.run_id, data
+        data = own.to_bytes()
+        self.store.put_bytes(f"{folder}/{names.manifest_copy(own.run_id)}", data)
+        self.store.put_bytes(name, data)
+        return name, own.run_id, data
+
+    def _mark(self, marker: tuple[str, bytes]) -> None:
+        name, body = marker
+        if self.store.read_bytes(name, MAX_SUCCESS_BYTES) != body:
+            self.store.put_bytes(name, body)
 
     def _manifest(self, plan: RunPlan, rows: tuple[PartRow, ...]) -> Manifest:
         parts: dict[int, list[Part]] = {}

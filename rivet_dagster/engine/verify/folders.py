@@ -41,36 +41,42 @@ def folders(manifest: Manifest) -> dict[str, list[PartRecord]]:
 
 def folder_manifests(manifest: Manifest, sums: Sums) -> Iterator[tuple[str, Manifest]]:
     """(folder, its manifest), with part names relative to the folder."""
-    for folder, parts in folders(manifest).items():
+    found = folders(manifest)
+    units = _units(manifest, found)
+    for folder, parts in found.items():
         ids = {part.part_id: number for number, part in enumerate(parts, 1)}
         records = tuple(
             replace(part, part_id=ids[part.part_id], path=posixpath.basename(part.path)) for part in parts
         )
         added = _sum([sums.get(part.path) for part in parts])
         extra = manifest.additions
-        yield (
-            folder,
-            replace(
-                manifest,
-                destination_uri=f"{manifest.destination_uri.rstrip('/')}/{quote(folder, safe='/=')}",
-                row_count=sum(part.rows for part in records),
-                part_count=len(records),
-                parts=records,
-                column_checksums=_only(added, manifest.column_checksums),
-                additions=extra
-                and replace(
-                    extra,
-                    units=tuple(_units(extra.units, ids)),
-                    column_checksums=_only(added, extra.column_checksums) or {},
-                ),
-            ),
+        if extra is not None:
+            extra = replace(
+                extra,
+                units=tuple(replace(u, parts=tuple(ids[part] for part in u.parts)) for u in units[folder]),
+                column_checksums=_only(added, extra.column_checksums) or {},
+            )
+        uri = f"{manifest.destination_uri.rstrip('/')}/{quote(folder, safe='/=')}"
+        own = replace(
+            manifest,
+            destination_uri=uri,
+            row_count=sum(part.rows for part in records),
+            part_count=len(records),
+            parts=records,
+            column_checksums=_only(added, manifest.column_checksums),
+            additions=extra,
         )
+        yield folder, own
 
 
-def _units(units: Sequence[UnitRecord], ids: Mapping[int, int]) -> Iterator[UnitRecord]:
-    for unit in units:
-        if unit.parts and unit.parts[0] in ids:  # a unit has one folder
-            yield replace(unit, parts=tuple(ids[part] for part in unit.parts))
+def _units(manifest: Manifest, found: Mapping[str, Sequence[PartRecord]]) -> dict[str, list[UnitRecord]]:
+    """Units by folder. A unit has one; a unit without parts has none."""
+    where = {part.part_id: folder for folder, parts in found.items() for part in parts}
+    units: dict[str, list[UnitRecord]] = {folder: [] for folder in found}
+    for unit in manifest.additions.units if manifest.additions else ():
+        if unit.parts and unit.parts[0] in where:
+            units[where[unit.parts[0]]].append(unit)
+    return units
 
 
 def _sum(parts: Sequence[Mapping[str, int] | None]) -> dict[str, int]:
