@@ -171,6 +171,7 @@ SCALARS: Final = (
     Sample("pair", "string", ('(1,"a ""b"" , c")', "(,)", "(-1,)"), fidelity="text"),
     Sample("hstore", "string", ('"a"=>"1", "b"=>NULL', ""), fidelity="text"),
     Sample("ltree", "string", ("a.b.c", ""), fidelity="text"),
+    Sample("lquery", "string", ("a.*{1,2}.b|c", "*"), fidelity="text"),
     Sample("bit(3)", "string", ("101", "000"), fidelity="text"),
     Sample("bit varying", "string", ("", "1", "01" * 100), fidelity="text"),
     Sample(
@@ -217,9 +218,15 @@ SCALARS: Final = (
         for kind, value in (
             *(("regclass", "pg_class"), ("regtype", "integer"), ("regproc", "now"), ("regrole", "postgres")),
             *(("regprocedure", "now()"), ("regnamespace", "pg_catalog"), ("regconfig", "english")),
-            *(("regoperator", "+(integer,integer)"), ("regdictionary", "simple"), ("regcollation", '"C"')),
+            *(
+                ("regoper", "||/"),
+                ("regoperator", "+(integer,integer)"),
+                ("regdictionary", "simple"),
+                ("regcollation", '"C"'),
+            ),
         )
     ),
+    Sample("regdatabase", "int64", ("postgres",), "v::oid::int8::text", fidelity="compatible", since=18),
 )
 
 #: Array types: ``oracle`` is over one element ``v``.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError
-from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column
+from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column, require_order
 from rivet_dagster.engine.plan.plan import (
     KEYSET_INCREMENTAL,
     CursorWindow,
@@ -29,6 +29,7 @@ def plan_keyset(export: ExportConfig, planner: Planner) -> Plan:
     facts = planner.facts
     key = export.key_columns
     require_key(export, facts, key)
+    require_order(export, planner, "chunk_by_key", key)
     size = chunk_rows(export, facts)
     ranges = max(1, -(-(facts.est_rows or 0) // size))
     bounds: list[tuple[str, ...] | None] = [None, *planner.key_boundaries(key, ranges), None]
@@ -48,6 +49,7 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
     facts = planner.facts
     key = export.key_columns
     require_key(export, facts, key)
+    require_order(export, planner, "chunk_by_key", key)
     name, size = key[0], chunk_rows(export, facts)
     found = planner.cursor_bounds(Cursor(name), watermark, None)
     window: CursorWindow | None = CursorWindow(name, found.native_type, watermark, found.high)
@@ -96,6 +98,7 @@ def plan_dense(export: ExportConfig, planner: Planner) -> Plan:
         )
     require_column(facts, export.name, "chunk_column", column)
     refuse_scan(export, facts, "chunk_column", (column,))
+    require_order(export, planner, "chunk_column", (column,))
     size = chunk_rows(export, facts)
     bounds: list[str | None] = [None, *planner.row_boundaries(column, size), None]
     units = [

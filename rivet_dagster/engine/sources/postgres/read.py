@@ -141,10 +141,10 @@ class PostgresReader:
     def _fails(self, unit: WorkUnit, column: Column) -> bool:
         source, condition, _ = unit_from_where(unit, self._order.origin)
         statement = f"SELECT count({column.select}) FROM {source} WHERE {condition}"
-        own_path = self._order.origin.query is None
+        path = self._order.origin.search_path
         with contextlib.closing(self._connector.connect()) as connection:
             try:
-                with self._connector.transaction(connection, search_path=own_path):
+                with self._connector.transaction(connection, search_path=path):
                     connection.execute(statement.encode())
             except (psycopg.DataError, psycopg.NotSupportedError):
                 return True
@@ -157,7 +157,7 @@ class PostgresReader:
             self._connection = self._connector.connect()
         connection = self._connection
         with self._connector.transaction(
-            connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
+            connection, snapshot=self._order.snapshot, search_path=self._order.origin.search_path
         ):
             self._check_shape(connection, statement)
             result = connection.pgconn.exec_(f"COPY ({statement}) TO STDOUT (FORMAT BINARY)".encode())
