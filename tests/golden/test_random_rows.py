@@ -38,7 +38,12 @@ _UNFIT: Final = {
     "decimal128": "v = 'NaN'",
 }
 #: How the text ``x`` of a CSV becomes a value again, where a plain cast does not do it.
-_BACK: Final = {"bytea": "decode(x, 'hex')", "money": "x::numeric::money", "money[]": "x::numeric[]::money[]"}
+_BACK: Final = {
+    "bytea": "decode(x, 'hex')",
+    "money": "x::numeric::money",
+    "money[]": "x::numeric[]::money[]",
+    "box[]": "x::text[]::box[]",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,8 @@ def more_arrays() -> Iterator[Sample]:
     for sample in SCALARS:
         name = f"{sample.type}[]"
         if name not in known and not VARIANTS.fullmatch(sample.type):
-            edges = tuple("{" + quoted(value) + ",NULL}" for value in sample.values)
+            comma = ";" if sample.type == "box" else ","
+            edges = tuple("{" + quoted(value) + comma + "NULL}" for value in sample.values)
             kind = f"list<item: {sample.arrow}>"
             yield replace(sample, type=name, arrow=kind, values=("{}", *edges))
 

@@ -237,7 +237,9 @@ class PostgresPlanner:
 
     def has_order(self, column: str) -> bool:
         """Whether the column's values can be sorted, and compared with their text."""
-        name = quote_ident(column)
+        name, found = quote_ident(column), self.facts.column(column)
+        if found is not None and found.native_type.startswith("reg"):
+            return False  # compared as oids, which their texts are not
         try:
             self._rows(f"SELECT {name} FROM {self._from()} ORDER BY 1 LIMIT 0")
             self._rows(f"SELECT FROM {self._from()} WHERE {name} >= '' LIMIT 0")
