@@ -226,7 +226,6 @@ SCALARS: Final = (
             ),
         )
     ),
-    Sample("regdatabase", "int64", ("postgres",), "v::oid::int8::text", fidelity="compatible", since=18),
 )
 
 #: Array types: ``oracle`` is over one element ``v``.
