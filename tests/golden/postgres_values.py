@@ -296,7 +296,11 @@ SCALARS: Final = (
             ("regoper", "||/"),
             *(("regclass", "pg_class"), ("regtype", "integer"), ("regproc", "now"), ("regrole", "postgres")),
             *(("regprocedure", "now()"), ("regnamespace", "pg_catalog"), ("regconfig", "english")),
-            *(("regoperator", "+(integer,integer)"), ("regdictionary", "simple"), ("regcollation", '"C"')),
+            *(
+                ("regoperator", "+(integer,integer)"),
+                ("regdictionary", "simple"),
+                ("regcollation", '"C"'),
+            ),
         )
     ),
 )

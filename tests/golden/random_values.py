@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 from xml.sax.saxutils import escape
@@ -267,6 +268,12 @@ STRATEGIES: Final[dict[str, Texts]] = {
     "grid[]": array_of(array_of(_bits(32))),
 }
 
+#: Types that behave as another one does, where each costs time.
+VARIANTS: Final = re.compile(
+    r"numeric\((1|18|19|38|60|37|5),.*|timestamp\(.*|interval y.*|(var|bp)?char|cost|code|reg(?!class).*"
+    r"|(int8|num|ts|tstz|date)range|tstzmultirange|polygon|lseg|path|txid_snapshot|macaddr8"
+)
+
 _SHORT: Final = {"int2": "smallint", "int4": "integer", "int8": "bigint", "float8": "double precision"}
 
 
@@ -281,6 +288,8 @@ def strategy(sample: Sample) -> Texts:
     elif found is None and name.endswith("[]"):
         element = name.removesuffix("[]")
         base = STRATEGIES.get(_SHORT.get(element, element))
+        if element == "box":
+            return array_of(STRATEGIES["box"], ";")
         if element == "int4":
             return st.one_of(array_of(_bits(32)), array_of(_bits(32)), MANY_DIMENSIONS)
         found = None if base is None else array_of(base)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.golden.postgres_values import ARRAYS, EXTENSIONS, SCALARS, SETUP, WHOLE_ARRAYS, Sample
-from tests.golden.random_values import drawn, strategy
+from tests.golden.random_values import VARIANTS, drawn, quoted, strategy
 from tests.golden.read_back import Connection, pin, same, shown
 from tests.live.modes import walk
 from tests.live.modes.kit import Project
@@ -38,7 +38,12 @@ _UNFIT: Final = {
     "decimal128": "v = 'NaN'",
 }
 #: How the text ``x`` of a CSV becomes a value again, where a plain cast does not do it.
-_BACK: Final = {"bytea": "decode(x, 'hex')", "money": "x::numeric::money", "money[]": "x::numeric[]::money[]"}
+_BACK: Final = {
+    "bytea": "decode(x, 'hex')",
+    "money": "x::numeric::money",
+    "money[]": "x::numeric[]::money[]",
+    "box[]": "x::text[]::box[]",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class Columns:
     def __iter__(self) -> Iterator[tuple[str, Sample]]:
         for i, sample in enumerate(self.samples):
             yield f"c{i}", sample
-            if sample.arrow.startswith("list") or unfit(sample):
+            if sample.type == "int4[]" or unfit(sample):
                 yield f"f{i}", sample
 
     @property
@@ -133,6 +138,18 @@ def fill(connection: Connection, columns: Columns) -> None:
                 copy.write_row([n, *row])
 
 
+def more_arrays() -> Iterator[Sample]:
+    """Of the types that the fixed samples have no array of."""
+    known = {s.type for s in ARRAYS} | {"smallint[]", "integer[]", "bigint[]", "double precision[]"}
+    for sample in SCALARS:
+        name = f"{sample.type}[]"
+        if name not in known and not VARIANTS.fullmatch(sample.type):
+            comma = ";" if sample.type == "box" else ","
+            edges = tuple("{" + quoted(value) + comma + "NULL}" for value in sample.values)
+            kind = f"list<item: {sample.arrow}>"
+            yield replace(sample, type=name, arrow=kind, values=("{}", *edges))
+
+
 @pytest.fixture(scope="module")
 def columns(pg: TestServer) -> Iterator[Columns]:
     print(f"RIVET_TEST_SEED={SEED}")
@@ -140,10 +157,12 @@ def columns(pg: TestServer) -> Iterator[Columns]:
         for statement in (*(f"CREATE EXTENSION {name}" for name in EXTENSIONS), *SETUP):
             connection.execute(statement.encode())
         version = connection.info.server_version // 10_000
-        known = {s.type: s for s in (*SCALARS, *ARRAYS, *WHOLE_ARRAYS) if s.since <= version}
         has_xml = ask(connection, "SELECT pg_input_is_valid('<a/>', 'xml')") == [(True,)]
-        if not has_xml:
-            del known["xml"]
+        known = {
+            s.type: s
+            for s in (*SCALARS, *ARRAYS, *WHOLE_ARRAYS, *more_arrays())
+            if s.since <= version and (has_xml or not s.type.startswith("xml"))
+        }
         made = Columns(db, tuple(known.values()))
         fill(connection, made)
         for name, sample in made:

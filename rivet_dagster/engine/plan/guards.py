@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
 from rivet_dagster.engine.plan import columns, sizing
-from rivet_dagster.engine.sources.base import SourceFacts
+from rivet_dagster.engine.sources.base import Planner, SourceFacts
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -73,6 +73,22 @@ def require_column(facts: SourceFacts, export: str, key: str, name: str) -> None
     """Raise ConfigError unless the source has the column, exactly as spelled."""
     names = [c.name for c in facts.columns]
     columns.require_column(names, export, key, name, case_code="RIVET_CONFIG_CURSOR_COLUMN_CASE")
+
+
+def require_order(export: ExportConfig, planner: Planner, key: str, columns: Sequence[str]) -> None:
+    """Raise ConfigError unless values of the columns can be sorted and compared."""
+    for name in columns:
+        if not planner.has_order(name):
+            column = planner.facts.column(name)
+            raise ConfigError(
+                f"'{name}' is {column.native_type if column else 'unknown'}, which has no order",
+                code="RIVET_CONFIG_INVALID"
+                if key.startswith("cursor")
+                else "RIVET_CONFIG_CHUNK_KEY_UNSUITABLE",
+                export=export.name,
+                field=key,
+                fix="name a column that can be sorted",
+            )
 
 
 def chunk_rows(export: ExportConfig, facts: SourceFacts) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rivet_dagster.engine.plan.guards import refuse_scan, require_column
+from rivet_dagster.engine.plan.guards import refuse_scan, require_column, require_order
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan, label_by_index
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.plan.whole import plan_full
@@ -26,6 +26,7 @@ def plan_incremental(
     cursor = cursor_of(export)
     settle = settle_of(export)
     _require(export, planner.facts, cursor, settle)
+    require_order(export, planner, "cursor_column", cursor.columns)
     if export.late_rows_s is not None:
         return _plan_late(export, planner, cursor, watermark, seen)
     bounds = planner.cursor_bounds(cursor, watermark, settle)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError
-from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column
+from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column, require_order
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.plan import (
     KEYSET_INCREMENTAL,
@@ -30,6 +30,7 @@ def plan_keyset(export: ExportConfig, planner: Planner) -> Plan:
     facts = planner.facts
     key = export.key_columns
     require_key(export, facts, key)
+    require_order(export, planner, "chunk_by_key", key)
     size = chunk_rows(export, facts)
     ranges = max(1, -(-(facts.est_rows or 0) // size))
     bounds: list[tuple[str, ...] | None] = [None, *planner.key_boundaries(key, ranges), None]
@@ -49,6 +50,7 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
     facts = planner.facts
     key = export.key_columns
     require_key(export, facts, key)
+    require_order(export, planner, "chunk_by_key", key)
     cursor, size = cursor_of(export), chunk_rows(export, facts)
     name = ", ".join(key)
     found = planner.cursor_bounds(cursor, watermark, None)
@@ -103,6 +105,7 @@ def plan_dense(export: ExportConfig, planner: Planner) -> Plan:
         )
     require_column(facts, export.name, "chunk_column", column)
     refuse_scan(export, facts, "chunk_column", (column,))
+    require_order(export, planner, "chunk_column", (column,))
     size = chunk_rows(export, facts)
     bounds: list[str | None] = [None, *planner.row_boundaries(column, size), None]
     units = [

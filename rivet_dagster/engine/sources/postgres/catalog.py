@@ -118,6 +118,7 @@ class Relation:
     generated: frozenset[str]
     leaves: tuple[LeafRelation, ...]
     server: ServerFacts
+    type_schemas: tuple[str, ...]
 
     @property
     def sql(self) -> str:
@@ -260,6 +261,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
         generated=frozenset(c["name"] for c in columns if c["generated"]),
         leaves=leaves,
         server=server,
+        type_schemas=tuple(sorted({row["schema"] for row in types.values()} - {"pg_catalog"})),
     )
 
 

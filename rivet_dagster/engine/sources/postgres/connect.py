@@ -40,8 +40,12 @@ class SessionLimits:
     idle_timeout_ms: int = 0
 
 
-def _settings(limits: SessionLimits, *, search_path: bool) -> dict[str, str]:
-    settings = {k: v for k, v in PINNED.items() if search_path or k != "search_path"}
+def _settings(limits: SessionLimits, search_path: str | None) -> dict[str, str]:
+    settings = dict(PINNED)
+    if search_path is None:
+        del settings["search_path"]
+    else:
+        settings["search_path"] = search_path
     settings["statement_timeout"] = str(limits.statement_timeout_ms)
     settings["lock_timeout"] = str(limits.lock_timeout_ms)
     settings["idle_in_transaction_session_timeout"] = str(limits.idle_timeout_ms)
@@ -75,19 +79,23 @@ class PostgresConnector:
         *,
         snapshot: str | None = None,
         limits: SessionLimits | None = None,
-        search_path: bool = True,
+        search_path: str | None = PINNED["search_path"],
     ) -> Iterator[int]:
         """A read-only REPEATABLE READ transaction with every setting pinned, in one round trip.
 
         Yields the id of the server's process, which a pooler chooses anew for each transaction.
+        search_path: None leaves the role's own.
         """
         begin = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"]
         if snapshot:
             begin.append(f"SET TRANSACTION SNAPSHOT {quote_literal(snapshot)}")
-        settings = _settings(limits or self.limits, search_path=search_path)
+        settings = _settings(limits or self.limits, search_path)
         if connection.info.server_version >= _TRANSACTION_TIMEOUT:
             settings["transaction_timeout"] = "0"  # a run's snapshot lasts as long as the run
-        begin.extend(f"SET LOCAL {name} = {quote_literal(value)}" for name, value in settings.items())
+        begin.extend(
+            f"SET LOCAL {name} = {value if name == 'search_path' else quote_literal(value)}"
+            for name, value in settings.items()
+        )
         begin.append("SELECT pg_catalog.pg_backend_pid()")
         try:
             cursor = connection.execute("; ".join(begin))
@@ -137,7 +145,7 @@ class SnapshotHolder:
         self._connection = connector.connect()
         self._lock = threading.Lock()
         # planning resolves unqualified names, so the role's own search_path stays
-        self._transaction = connector.transaction(self._connection, search_path=False)
+        self._transaction = connector.transaction(self._connection, search_path=None)
         self._transaction.__enter__()
         try:
             row = self._connection.execute("SELECT pg_export_snapshot()").fetchone()

@@ -14,11 +14,23 @@ from rivet_dagster.engine.sources.postgres.statement import query_body
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What an export reads: a table (schema, name) or a query. Exactly one of the two."""
+    """What an export reads: a table (schema, name) or a query. Exactly one of the two.
+
+    operators: schemas of the table's types outside pg_catalog, where their comparisons are found: without
+    them a citext is compared as text, in another order than that of its index.
+    """
 
     schema: str | None = None
     table: str | None = None
     query: str | None = None
+    operators: tuple[str, ...] = ()
+
+    @property
+    def search_path(self) -> str | None:
+        """Of the statements over it; None for a query, whose names the role's own path resolves."""
+        return (
+            None if self.query is not None else ", ".join(map(quote_ident, ("pg_catalog", *self.operators)))
+        )
 
     def from_sql(self) -> str:
         if self.query is not None:

@@ -218,10 +218,10 @@ class PostgresReader:
     def _fails(self, unit: WorkUnit, column: Column) -> bool:
         source, condition, _ = unit_from_where(unit, self._order.origin)
         statement = f"SELECT count({column.select}) FROM {source} WHERE {condition}"
-        own_path = self._order.origin.query is None
+        path = self._order.origin.search_path
         with contextlib.closing(self._connector.connect()) as connection:
             try:
-                with self._connector.transaction(connection, search_path=own_path):
+                with self._connector.transaction(connection, search_path=path):
                     connection.execute(statement.encode())
             except (psycopg.DataError, psycopg.NotSupportedError):
                 return True
@@ -239,7 +239,7 @@ class PostgresReader:
         began = False
         try:
             with self._connector.transaction(
-                connection, snapshot=self._order.snapshot, search_path=self._order.origin.query is None
+                connection, snapshot=self._order.snapshot, search_path=self._order.origin.search_path
             ) as backend:
                 self._backend, began = backend, True
                 try:

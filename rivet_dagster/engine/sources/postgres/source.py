@@ -12,13 +12,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from rivet_dagster.engine.errors import (
-    ConfigError,
-    EnvironmentFault,
-    RefusalError,
-    RivetError,
-    TransientError,
-)
+from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError, TransientError
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.base import (
     Cursor,
@@ -181,7 +175,7 @@ class PostgresPlanner:
         """What is read, its schema resolved: workers do not depend on a search_path."""
         if self.relation is None:
             return self._source.origin
-        return Origin(self.relation.schema, self.relation.name)
+        return Origin(self.relation.schema, self.relation.name, operators=self.relation.type_schemas)
 
     def check_snapshot(self) -> None:
         """Raise TransientError when the snapshot of the run is gone."""
@@ -260,22 +254,25 @@ class PostgresPlanner:
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
     def row_boundaries(self, column: str, rows: int) -> list[str]:
-        """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
-
-        Raises ConfigError for a type without an order.
-        """
+        """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort."""
         statement = bounds.counted_boundaries(self._from(), column, rows)
+        return [str(row[0]) for row in self._rows(statement)]
+
+    def has_order(self, column: str) -> bool:
+        """Whether the column's values can be sorted, and compared with their text."""
+        name, found = quote_ident(column), self.facts.column(column)
+        if found is not None and found.native_type.startswith("reg"):
+            return False  # compared as oids, which their texts are not
         try:
-            return [str(row[0]) for row in self._rows(statement)]
+            self._rows(f"SELECT {name} FROM {self._from()} ORDER BY 1 LIMIT 0")
+            self._rows(f"SELECT FROM {self._from()} WHERE {name} >= '' LIMIT 0")
         except RivetError as error:
-            if error.sqlstate != "42883":
+            if (error.sqlstate or "")[:2] == "22":  # '' is no value of the type
+                return True
+            if error.sqlstate not in {"42883", "0A000"}:  # no such operator; a row literal
                 raise
-            raise ConfigError(
-                f"the type of '{column}' has no order",
-                code="RIVET_CONFIG_CHUNK_KEY_UNSUITABLE",
-                field="chunk_column",
-                fix="name a column that can be sorted",
-            ) from error
+            return False
+        return True
 
     def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
         """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
@@ -323,12 +320,15 @@ class PostgresPlanner:
         """Ask something, limited in time like a read. No lock outlives it, not even beside a snapshot that
         is held for the whole run: a migration would wait for it, and everybody else for the migration."""
         connection = self._connection
+        path = None if self.relation is None else self.origin.search_path
         with self._source.faults():
             if self._holder is not None:
                 with connection.transaction(force_rollback=True):
+                    if path is not None:
+                        connection.execute(f"SET LOCAL search_path = {path}".encode())
                     yield
             else:
-                with self._source.connector.transaction(connection, search_path=False):
+                with self._source.connector.transaction(connection, search_path=path):
                     yield
 
     def _rows(self, statement: str) -> list[tuple[Any, ...]]:
