@@ -19,7 +19,7 @@ from benchmarks.meter import Cost, Server, measure
 from benchmarks.tools import OURS, TOOLS, Job
 from rivet_dagster.config import load_config
 from rivet_dagster.engine.plan.units import WorkUnit
-from rivet_dagster.engine.run import session as runner
+from rivet_dagster.engine.run import order as runner
 from rivet_dagster.engine.run.engine import Engine
 from rivet_dagster.engine.run.session import Session
 from rivet_dagster.engine.run.workers import WorkOrder

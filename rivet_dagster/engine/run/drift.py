@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from rivet_dagster.engine.errors import SchemaDriftError
 from rivet_dagster.engine.types.decision import Column
+
+if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
 
 #: How many times longer than ever before a value may be before a run says so.
 WIDTH_FACTOR: Final = 2.0
@@ -67,6 +71,21 @@ def _retyped(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return bool(same_decider and before["type"] != now["type"])
 
 
+def look_for_drift(export: ExportConfig, accepted: str | None, columns: Sequence[Column]) -> Drift:
+    """What the source changed about its columns since the last complete run, if the export wants to know.
+
+    Raises SchemaDriftError with ``on_schema_drift: fail``.
+    """
+    if accepted is None or export.on_schema_drift == "continue":
+        return Drift()
+    drift = schema_drift(accepted, columns)
+    if drift.schema_lines and export.on_schema_drift == "fail":
+        error = SchemaDriftError("; ".join(drift.schema_lines), export=export.name)
+        error.details["drift"] = drift.as_json()
+        raise error
+    return drift
+
+
 def width_drift(
     known: Mapping[str, int], now: Mapping[str, int], factor: float
 ) -> dict[str, tuple[int, int]]:
@@ -83,4 +102,4 @@ def widest(known: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
     return {name: max(size, known.get(name, 0)) for name, size in now.items()}
 
 
-__all__ = ["WIDTH_FACTOR", "Drift", "schema_drift", "widest", "width_drift"]
+__all__ = ["WIDTH_FACTOR", "Drift", "look_for_drift", "schema_drift", "widest", "width_drift"]

@@ -10,52 +10,41 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.errors import (
-    IntegrityError,
-    RivetError,
-    SchemaDriftError,
-    UsageError,
-    error_object,
-    representative,
-)
+from rivet_dagster.engine.errors import IntegrityError, RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan
 from rivet_dagster.engine.plan.planner import plan_export
-from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run import resume
-from rivet_dagster.engine.run.added import added_columns, extender
-from rivet_dagster.engine.run.drift import Drift, schema_drift
+from rivet_dagster.engine.run.added import added_columns
+from rivet_dagster.engine.run.drift import Drift, look_for_drift
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
-from rivet_dagster.engine.run.figures import measure
-from rivet_dagster.engine.run.options import (
-    batch_limit,
-    checksum_key,
-    checksums,
-    lease_ttl_s,
-    pace_rules,
-    plan_hash,
-    read_options,
-    write_options,
-)
+from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
+from rivet_dagster.engine.run.order import work_order
 from rivet_dagster.engine.run.quality import require_gate_columns
-from rivet_dagster.engine.run.recorded import carried_event, partitions, run_plan
+from rivet_dagster.engine.run.recorded import (
+    carried_events,
+    failed_event,
+    partitions,
+    planned_event,
+    run_plan,
+)
 from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.selected import lacks_folders, rerun
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
-from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.finalize import Finalizer
+    from rivet_dagster.engine.run.sealed import SealedPlan
 
 
 class Session:
@@ -68,6 +57,7 @@ class Session:
         self._lock_wait = lock_wait
         self._stack = contextlib.ExitStack()
         self._planner: PostgresPlanner | None = None
+        self._sealed: SealedPlan | None = None
         self._header: RunHeader | None = None
         self._plan: RunPlan | None = None
         self._skip_reason: str | None = None
@@ -100,18 +90,28 @@ class Session:
         return self._header
 
     def plan(
-        self, *, only: Collection[str] | None = None, fresh: bool = False, repair: bool = False
+        self,
+        *,
+        only: Collection[str] | None = None,
+        fresh: bool = False,
+        repair: bool = False,
+        sealed: SealedPlan | None = None,
     ) -> RunPlan:
         """Plan a run, or continue the open one. ``only``: partition keys to run; None: all outstanding.
 
         fresh: continue nothing. repair: what the last complete run read is read again and replaced: its
-        chosen units, or everything from the start without a choice.
+        chosen units, or everything from the start without a choice. sealed: run, or continue, this plan
+        and no other (AlreadyAppliedError: it is done).
         Nothing is written at the destination. Raises the error tree, naming export and key.
         """
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
+            self._sealed = sealed
+            if sealed is not None:
+                facts = self._planner_of_run().facts
+                sealed.require_applicable(self.engine.state, self._hash, facts.columns)
             restart = repair and only is None
             continued = self._continue_open_run(only, fresh=fresh or restart)
             # what was chosen of an open run that is given up stands for that run, not for the one before
@@ -132,7 +132,7 @@ class Session:
         plan = self._require_plan()
         for note in self._notes:
             yield RunNote(note)
-        yield from self._carried(plan)
+        yield from carried_events(self.engine.state, plan)
         if self._skip_reason is not None:
             return
         store = self._store(self.header.prefix)
@@ -227,7 +227,7 @@ class Session:
             "failed",
             metrics={"duration_ms": int((time.monotonic() - self._started) * 1000)},
             error=error_object(error, with_message=False),
-            events=self._decisions,
+            events=(*self._decisions, failed_event(error)),
         )
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
@@ -253,7 +253,11 @@ class Session:
             return None
         store = self._store(run.prefix)
         store.expel()
-        decision = resume.decide(run, store, self.export, self._hash, selected=only is not None, fresh=fresh)
+        selected = only is not None
+        if self._sealed is not None:  # its own run is continued, any other is in its way
+            selected = self._sealed.began(state, run.run_id)
+            fresh = not selected
+        decision = resume.decide(run, store, self.export, self._hash, selected=selected, fresh=fresh)
         if decision.next is Next.ROLL_FORWARD:
             self._header = run
             try:
@@ -267,7 +271,8 @@ class Session:
             self._header = None
             return None
         if decision.next is Next.ABANDON:
-            state.interrupt_run(run.run_id, self.keeper.lease)
+            why = JournalEvent("RunInterrupted", {"reason": decision.reason})
+            state.interrupt_run(run.run_id, self.keeper.lease, events=[why])
             self._notes.append(f"run {run.run_id} is given up: {decision.reason}")
             self._gave_up = True
             return None
@@ -284,6 +289,7 @@ class Session:
             self._cursor = window_of([r.unit for r in rows], cursor_of(self.export), facts)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
+        state.add_journal(run.run_id, self.keeper.lease, [JournalEvent("RunResumed", {"units": len(chosen)})])
         outstanding = frozenset(
             r.unit.index for r in rows if r.unit.index in chosen and r.status != "completed"
         )
@@ -315,13 +321,18 @@ class Session:
         )
 
     def _plan_fresh(self, identity: str, *, restart: bool) -> RunPlan:
-        state, planner = self.engine.state, self._planner
-        assert planner is not None
-        prefix = str(self.engine.prefix(self.export))
+        state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
+        if sealed is not None:  # an open run of it may have been completed just now
+            sealed.refuse_applied(state)
+        prefix = str(self.engine.prefix(self.export)) if sealed is None else sealed.prefix
         stream = f"{identity}/{planner.facts.stream}"
         cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
-        plan: Plan = plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
+
+        def plan_now() -> Plan:
+            return plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
+
+        plan = plan_now() if sealed is None else sealed.planned(watermark, plan_now)
         self._look_for_drift()
         self._notes.extend(plan.notes)
         self._cursor = plan.cursor
@@ -329,7 +340,8 @@ class Session:
         header = self._new_header(prefix, plan.strategy, plan.consistency)
         self._header = header
         if plan.skip_reason is None:
-            state.begin_run(header, plan.units, self.keeper.lease)
+            events = [planned_event(plan), *([] if sealed is None else [sealed.event])]
+            state.begin_run(header, plan.units, self.keeper.lease, events=events)
         return RunPlan(
             header.run_id,
             False,
@@ -342,17 +354,9 @@ class Session:
         )
 
     def _look_for_drift(self) -> None:
-        """Note, or refuse, what the source changed about its columns since the last complete run."""
         accepted = self.engine.state.accepted_schema(self.export.name)
-        if accepted is None or self.export.on_schema_drift == "continue":
-            return
-        self._drift = schema_drift(accepted, self._columns)
-        changes = self._drift.schema_lines
-        if changes and self.export.on_schema_drift == "fail":
-            error = SchemaDriftError("; ".join(changes), export=self.export.name)
-            error.details["drift"] = self._drift.as_json()
-            raise error
-        self._notes.extend(changes)
+        self._drift = look_for_drift(self.export, accepted, self._columns)
+        self._notes.extend(self._drift.schema_lines)
 
     def _new_header(
         self, prefix: str, mode: str, consistency: str | None, *, parent: str | None = None
@@ -368,50 +372,20 @@ class Session:
             consistency=consistency,
             schema_json=json.dumps(columns),
             source_identity=self.engine.config.source.identity(),
-            max_chunk_attempts=self._max_attempts(),
+            max_chunk_attempts=self.engine.config.attempts_for(self.export),
             holder=self._holder,
         )
 
-    def _max_attempts(self) -> int:
-        return self.engine.config.attempts_for(self.export)
-
-    def _carried(self, plan: RunPlan) -> Iterator[RunEvent]:
-        """Report the units that are done already, once each, with their parts."""
-        if not plan.resumed:
-            return
-        parts: dict[int, list[Part]] = {}
-        for row in self.engine.state.parts(plan.run_id):
-            parts.setdefault(row.chunk_index, []).append(row.as_part())
-        for unit_row in self.engine.state.units(plan.run_id):
-            if unit_row.status == "completed":
-                yield carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
-
     def _work_order(self, plan: RunPlan) -> WorkOrder:
-        source = self.engine.source(self.export)
-        options = write_options(self.export)
-        tuning = self.engine.config.tuning_for(self.export)
-        planner = self._planner_of_run()
-        columns = source.file_columns(self._columns, options.format)
-        run = self.engine.state.get_run(plan.run_id)
-        assert run is not None
-        assert run.created_at is not None
-        return WorkOrder(
-            run_id=plan.run_id,
-            state=self.engine.state,
+        return work_order(
+            self.engine,
+            self.export,
+            plan,
             keeper=self.keeper,
             store=self._store(self.header.prefix),
-            options=options,
-            new_writer=lambda path: new_part_writer(path, columns, options),
+            facts=self._planner_of_run().facts,
+            columns=self._columns,
             new_reader=self._new_reader,
-            new_watch=lambda: source.watch(weighs=tuning.adaptive),
-            pace=pace_rules(tuning, min(self.export.parallel, len(plan.outstanding))),
-            checksum=checksums(options.format, checksum_key(self.export, planner.facts)),
-            retry_backoff_ms=tuning.retry_backoff_ms,
-            only=plan.outstanding,
-            measure=measure(self.export, columns),
-            limit=batch_limit(tuning),
-            extend=extender(self.export, columns, run.created_at),
-            read_back=self.export.verify == "content",
         )
 
     def _finalizer(self) -> Finalizer:

@@ -127,6 +127,12 @@ class ExportStore:
         with self._db.transaction() as connection:
             connection.execute(insertion("run_aggregate", row), **row)
 
+    def aggregates(self, limit: int = 20) -> tuple[dict[str, Any], ...]:
+        """Results of the last invocations, newest first, with their entries as ``per_export``."""
+        query = "SELECT * FROM run_aggregate ORDER BY started_at DESC LIMIT :limit"
+        with self._db.single() as connection:
+            return tuple(_aggregate_row(row) for row in connection.rows(query, limit=limit))
+
 
 def save_cursor(connection: Connection, key: Key, run_id: str, cursor: CursorRow) -> None:
     """Within the transaction that completes the run, hence after all its parts (I3)."""
@@ -236,6 +242,13 @@ def _write_boundary(connection: Connection, key: Key, side: Side, boundary: Boun
         f"last_{side}_run_id": boundary.run_id,
     }
     connection.execute(upsertion("export_progression", _KEY, row, f"last_{side}_at"), **row)
+
+
+def _aggregate_row(row: Row) -> dict[str, Any]:
+    found = row._asdict()
+    for name in ("started_at", "finished_at"):
+        found[name] = to_datetime(found[name])
+    return {**found, "per_export": json.loads(found.pop("details_json"))}
 
 
 def _metrics_row(row: Row) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from rivet_dagster.engine.state.units import (
     add_events,
     add_parts,
     dump_json,
+    event_json,
     release_running,
     stats_json,
     task_row,
@@ -58,6 +59,13 @@ _PART_NAMES: Final = """
     WHERE chunk_run.export_name = :export AND chunk_run.prefix = :prefix
     ORDER BY chunk_run.created_at, chunk_run.run_id"""
 _JOURNAL: Final = "SELECT run_id, seq, at, event, json FROM run_journal WHERE run_id = :run ORDER BY seq"
+
+
+_RUNS_WITH: Final = (
+    "SELECT r.run_id, r.status FROM chunk_run r JOIN run_journal j ON j.run_id = r.run_id"
+    " WHERE r.export_name = :export AND j.event = :event AND j.json = :json"
+    " ORDER BY r.created_at DESC, r.run_id DESC"
+)
 
 
 class RunStore:
@@ -116,6 +124,14 @@ class RunStore:
         newest = "ORDER BY created_at DESC, run_id DESC LIMIT 1"
         return self._one_run(f"{_RUN} WHERE {wanted} {newest}", **parameters)
 
+    def runs(self, export: str, *, limit: int, open_only: bool = False) -> tuple[RunHeader, ...]:
+        """The last runs of ``export``, newest first."""
+        still = " AND status = 'in_progress'" if open_only else ""
+        newest = "ORDER BY created_at DESC, run_id DESC LIMIT :limit"
+        query = f"{_RUN} WHERE export_name = :export{still} {newest}"
+        with self._db.single() as connection:
+            return tuple(_header(row) for row in connection.rows(query, export=export, limit=limit))
+
     def _one_run(self, query: str, **parameters: Any) -> RunHeader | None:
         with self._db.single() as connection:
             row = connection.first(query, **parameters)
@@ -146,6 +162,12 @@ class RunStore:
                 JournalRow(row.run_id, row.seq, to_datetime(row.at), row.event, json.loads(row.json))
                 for row in connection.rows(_JOURNAL, run=run_id)
             )
+
+    def runs_with_event(self, export: str, event: JournalEvent) -> tuple[tuple[str, RunStatus], ...]:
+        """(run id, status) of the runs of ``export`` that recorded ``event``, the latest first."""
+        parameters = {"export": export, "event": event.event, "json": event_json(event)}
+        with self._db.single() as connection:
+            return tuple((row.run_id, row.status) for row in connection.rows(_RUNS_WITH, **parameters))
 
     def add_journal(self, run_id: str, lease: Lease, events: Sequence[JournalEvent]) -> None:
         """Record events that go with no other change."""

@@ -196,7 +196,7 @@ def release_running(connection: Connection, run_id: str) -> int:
 
 def add_events(connection: Connection, run_id: str, events: Sequence[JournalEvent]) -> None:
     """Append to the run's journal within the caller's transaction."""
-    rows = [{"run_id": run_id, "event": e.event, "json": redact(dump_json(e.detail))} for e in events]
+    rows = [{"run_id": run_id, "event": e.event, "json": event_json(e)} for e in events]
     connection.execute_many(_ADD_EVENT, rows)
 
 
@@ -204,6 +204,11 @@ def add_parts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None
     """Rows of ``file_log``, all columns but ``id`` and ``created_at``."""
     if rows:
         connection.execute_many(insertion("file_log", rows[0], "created_at"), rows)
+
+
+def event_json(event: JournalEvent) -> str:
+    """The detail of ``event`` as the journal keeps it."""
+    return redact(dump_json(event.detail))
 
 
 def dump_json(value: object) -> str:

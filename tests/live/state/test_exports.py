@@ -138,3 +138,5 @@ def test_aggregate(store: StateStore) -> None:
         row = connection.rows("SELECT * FROM run_aggregate")[0]
     assert (row.run_aggregate_id, row.duration_ms, row.total_bytes) == ("agg_1", 2000, 2**40)
     assert row.details_json == '[{"export":"a"}]'
+    (kept,) = store.aggregates()
+    assert (kept["started_at"], kept["finished_at"], kept["per_export"]) == (start, end, [{"export": "a"}])
