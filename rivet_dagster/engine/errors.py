@@ -85,6 +85,11 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
         "usage", "Set RIVET_STATE_URL to postgresql://... or sqlite:<absolute directory>."
     ),
     "RIVET_CLI_EXPORT_UNKNOWN": CodeEntry("usage", "Name an export of the config."),
+    "RIVET_CLI_USAGE": CodeEntry("usage", "Read `rivet-dagster VERB --help`."),
+    "RIVET_CHECK_REVIEW": CodeEntry("usage", "Read the review notes; change the export or drop --strict."),
+    "RIVET_INIT_FILE_EXISTS": CodeEntry("usage", "Name another file with -o, or move the old one away."),
+    "RIVET_INIT_NOTHING_FOUND": CodeEntry("usage", "Name a schema or tables that the role can see."),
+    "RIVET_PLAN_INVALID": CodeEntry("usage", "Make the plan anew: `rivet-dagster plan -e EXPORT -o FILE`."),
     "RIVET_PARTITION_UNKNOWN": CodeEntry("usage", "Select partitions that the latest plan has."),
     # environment: the surroundings
     "RIVET_SOURCE_AUTH_FAILED": CodeEntry("environment", "Correct the user or password of the source."),
@@ -102,6 +107,7 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_VERSION_UNSUPPORTED": CodeEntry("environment", "Use PostgreSQL 12 or newer."),
     "RIVET_DEST_FULL": CodeEntry("environment", "Free space at the destination, then run again."),
     "RIVET_DEST_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the destination."),
+    "RIVET_CLI_OUTPUT_UNWRITABLE": CodeEntry("environment", "Name a file that can be written."),
     "RIVET_STATE_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the state."),
     "RIVET_STATE_CORRUPT": CodeEntry(
         "environment", "Put a backup of the state in its place, or move the file away to start anew."
@@ -127,6 +133,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_PLAN_CHUNK_KEY_SPARSE": CodeEntry("refusal", "Use chunk_by_key or mode: full for this table."),
     "RIVET_PLAN_SCAN_REFUSED": CodeEntry("refusal", "Create the index, or set `allow_scan: true`."),
     "RIVET_PLAN_BOUNDS_UNREADABLE": CodeEntry("refusal", "Read the note; bounds could not be trusted."),
+    "RIVET_PLAN_TAMPERED": CodeEntry("refusal", "Make the plan anew; a sealed plan is never edited."),
+    "RIVET_PLAN_STALE": CodeEntry("refusal", "Make the plan anew, or apply it with --force."),
+    "RIVET_PLAN_DRIFT": CodeEntry("refusal", "Make the plan anew: what it was made for has changed."),
     "RIVET_STATE_SCHEMA_NEWER": CodeEntry(
         "refusal", "Upgrade rivet_dagster to the version that wrote the state."
     ),

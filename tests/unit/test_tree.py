@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rivet_dagster.cli import cli
+from rivet_dagster.cli import VERBS
 from rivet_dagster.config import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +98,8 @@ def test_the_readmes_commands_exist() -> None:
     named = [word for line in re.findall(r"`?make ([a-z -]+?)[`,.;)\n#]", readme) for word in line.split()]
     assert {"demo", "test", "ui"} <= set(named)
     assert set(named) & {"demo", "test", "ui", "help", "clean", "lint", "types"} <= targets
-    assert set(re.findall(r"^\s*(?:export .* )?rivet-dagster ([a-z]+)", readme, flags=re.MULTILINE)) <= set(
-        cli.commands
-    )
+    named = re.findall(r"^\s*(?:export .* )?rivet-dagster ([a-z]+)", readme, flags=re.MULTILINE)
+    assert set(named) <= set(VERBS)
 
 
 def test_help_lists_every_target() -> None:

@@ -1,44 +1,123 @@
-"""What a run would do, for people who want to see it first."""
+"""What a run would do, for people and programs that want to know it first."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
-from rivet_dagster.engine.plan.units import WorkUnit
+from rivet_dagster.engine.plan.sizing import GIB
+from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
+from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.sources.base import SourceFacts
+from rivet_dagster.engine.sources.postgres.types import type_report
+from rivet_dagster.engine.types.decision import Fidelity
 
 if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
 
 _SHOWN = 10
 
 
-def preview(engine: Engine, name: str) -> str:
-    """The plan of a fresh run of ``name`` as text: units, reason, and what becomes of each column."""
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The plan of a fresh run. warnings: what a person should look at before the first run."""
+
+    export: ExportConfig
+    plan: Plan
+    facts: SourceFacts
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(_warnings(self.export, self.plan, self.facts))
+
+    @property
+    def verdict(self) -> str:
+        return "review" if self.warnings else "ok"
+
+    def text(self, *, units: bool = True) -> str:
+        """Strategy, reason, units, and what becomes of each column."""
+        plan, facts = self.plan, self.facts
+        rows = f"about {facts.est_rows} rows" if facts.est_rows else "an unknown number of rows"
+        lines = [f"{self.export.name}: {plan.strategy}, {len(plan.units)} units, {rows}"]
+        lines.append(f"  why: {plan.reason}")
+        lines += [f"  note: {note}" for note in (*facts.notes, *plan.notes)]
+        if units:
+            lines += [f"  {_unit(u)}" for u in plan.units[:_SHOWN]]
+            if len(plan.units) > _SHOWN:
+                lines.append(f"  ... and {len(plan.units) - _SHOWN} more")
+        width = max(len(c.name) for c in facts.columns)
+        for row in type_report(facts.columns):
+            form = f", {row['text_form']}" if row["text_form"] else ""
+            kind = f"{row['source']} -> {row['file']} ({row['fidelity']}{form})"
+            lines.append(f"  {row['column']:{width}}  {kind}")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every key always; bounds of units are values of the table."""
+        plan, facts = self.plan, self.facts
+        cursor = plan.cursor
+        return {
+            "export_name": self.export.name,
+            "verdict": self.verdict,
+            "strategy": plan.strategy,
+            "why": plan.reason,
+            "skip_reason": plan.skip_reason,
+            "consistency": plan.consistency,
+            "resumable": self.resumes,
+            "est_rows": facts.est_rows,
+            "bytes": facts.bytes,
+            "cursor": cursor and {"column": cursor.column, "low": cursor.low, "high": cursor.high},
+            "unit_count": len(plan.units),
+            "units": [
+                {"index": u.index, "kind": str(u.kind), "partition": u.partition,
+                 "start": u.start_key, "end": u.end_key}
+                for u in plan.units
+            ],
+            "columns": type_report(facts.columns),
+            "warnings": list(self.warnings),
+            "notes": [*facts.notes, *plan.notes],
+            "error": None,
+        }  # fmt: skip
+
+    @property
+    def resumes(self) -> bool:
+        """A killed run goes on with its units."""
+        return self.plan.resumable and self.export.chunk_checkpoint
+
+
+def preview(engine: Engine, name: str) -> Preview:
+    """Plan a fresh run of ``name``; nothing is written and no lease is taken. Raises as planning does."""
     export = engine.export(name)
     cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
     with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
+        require_gate_columns(export, planner.facts.columns)
         plan = plan_export(
             export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)
         )
-        return _text(name, plan, planner.facts)
+        return Preview(export, plan, planner.facts)
 
 
-def _text(name: str, plan: Plan, facts: SourceFacts) -> str:
-    rows = f"about {facts.est_rows} rows" if facts.est_rows else "an unknown number of rows"
-    lines = [f"{name}: {plan.strategy}, {len(plan.units)} units, {rows}", f"  why: {plan.reason}"]
-    lines += [f"  {_unit(u)}" for u in plan.units[:_SHOWN]]
-    if len(plan.units) > _SHOWN:
-        lines.append(f"  ... and {len(plan.units) - _SHOWN} more")
-    width = max(len(c.name) for c in facts.columns)
+def _warnings(export: ExportConfig, plan: Plan, facts: SourceFacts) -> list[str]:
+    found = []
+    size = facts.bytes or 0
+    if facts.table and facts.est_rows is None and size:
+        found.append("the table was never analysed, so sizes are guesses; run ANALYZE")
+    if plan.resumable and not export.chunk_checkpoint and len(plan.units) > 1:
+        found.append("a killed run starts anew; `chunk_checkpoint: true` lets it go on")
+    elif not plan.resumable and size > GIB and not export.accumulates:
+        found.append(f"{size / GIB:.1f} GiB under one snapshot: a killed run starts anew")
+    if size > GIB and any(unit.kind is UnitKind.WHOLE for unit in plan.units):
+        found.append(f"{size / GIB:.1f} GiB in one statement; cut it with `mode: chunked`")
     for column in facts.columns:
-        form = f", {column.text_form}" if column.text_form else ""
-        kind = f"{column.native_type} -> {column.arrow} ({column.fidelity}{form})"
-        lines.append(f"  {column.name:{width}}  {kind}")
-    return "\n".join(lines)
+        if column.fidelity is Fidelity.LOSSY:
+            found.append(f"column '{column.name}': {column.native_type} as {column.arrow} loses digits")
+        if column.nulls_unfit:
+            found.append(f"column '{column.name}': values that do not fit become NULL")
+    return found
 
 
 def _unit(unit: WorkUnit) -> str:

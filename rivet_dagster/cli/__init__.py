@@ -1,0 +1,90 @@
+"""``rivet-dagster``: the engine without Dagster, for scripts and for looking at things.
+
+Thin: every verb calls the functions that the jobs call. Exit codes are those of the error tree. A verb
+is imported when it is called, so that ``run`` does not wait for what the others need.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+from rivet_dagster import __version__
+from rivet_dagster.cli.shared import ExportsFailedError, Verb, json_errors_wanted
+from rivet_dagster.engine.errors import RivetError, UsageError, as_rivet_error
+from rivet_dagster.engine.results import failure_line
+
+#: Verb -> the module beside this one that has it, in the order of the help.
+VERBS: Final[Mapping[str, str]] = {
+    "run": "run",
+    "check": "planning",
+    "plan": "planning",
+    "validate": "verify",
+    "reconcile": "verify",
+    "repair": "verify",
+    "reap": "instance",
+    "setup": "instance",
+    "schema": "reference",
+    "errors": "reference",
+}
+
+
+class VerbGroup(click.Group):
+    """Finds verbs by name and imports no other."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"rivet_dagster.cli.{VERBS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rivet-dagster")
+@click.option("--json-errors", is_flag=True, expose_value=False, help="On failure one JSON object on stderr.")
+def cli() -> None:
+    """Extract database tables to files: exact, resumable, kind to the source."""
+
+
+def main() -> None:
+    """Entry point: turns an error of the tree into its exit code, and into JSON if that is wanted."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        _fail(UsageError(error.format_message(), code="RIVET_CLI_USAGE"), shown=error.show)
+    except ExportsFailedError as error:
+        _fail(*error.errors, shown=lambda: None)
+    except RivetError as error:
+        _fail(error)
+    except Exception as error:
+        wrapped = as_rivet_error(error)
+        if "--debug" in sys.argv:
+            click.echo(str(wrapped), err=True)
+            raise
+        _fail(wrapped)
+
+
+def _fail(*errors: RivetError, shown: Any = None) -> None:
+    """Say what failed, as text (by ``shown`` where it is given) or as one line of JSON, and exit."""
+    line = failure_line(errors)
+    if json_errors_wanted():
+        click.echo(json.dumps(line), err=True)
+    elif shown is not None:
+        shown()
+    else:
+        click.echo(str(errors[0]), err=True)
+    sys.exit(line["exit_class"])
+
+
+__all__ = ["VERBS", "Verb", "cli", "main"]

@@ -1,0 +1,5 @@
+"""``python -m rivet_dagster.cli``."""
+
+from rivet_dagster.cli import main
+
+main()

@@ -1,0 +1,168 @@
+"""``run``: exports one after the other, and what is told about them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rivet_dagster.cli.progress import Progress
+from rivet_dagster.cli.shared import (
+    Options,
+    Verb,
+    each,
+    export_options,
+    open_engine,
+    print_json,
+    raise_failures,
+    write_output,
+)
+from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.results import Aggregate, aggregate_json, failed_entry, run_entry
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.run.engine import Engine
+    from rivet_dagster.engine.run.events import RunOutcome, RunPlan
+    from rivet_dagster.engine.run.session import Session
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--json`` as ``as_json``, ``--summary-output`` as ``summary``, ``--lock-wait``."""
+    for option in (
+        click.option("--lock-wait", type=click.IntRange(min=0),
+                     help="Seconds to wait for another run of an export."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run."),
+        click.option("--summary-output", "summary", type=click.Path(dir_okay=False), metavar="FILE",
+                     help="Write the result of the whole invocation there as JSON."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+@click.command(cls=Verb)
+@export_options
+@click.option("--fresh", is_flag=True, help="Do not continue a run that was left open.")
+@output_options
+def run(
+    path: str,
+    exports: tuple[str, ...],
+    params: Options,
+    lock_wait: int | None,
+    fresh: bool,
+    as_json: bool,
+    summary: str | None,
+) -> None:
+    """Run exports, one after the other; all of them without -e."""
+    with open_engine(path, params) as engine:
+        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait)
+        errors = each(engine, exports, lambda name: teller.run(name, lambda s: s.plan(fresh=fresh)))
+        teller.end(errors, summary)
+
+
+class Teller:
+    """Runs exports, prints what becomes of each and keeps it for the sum of all."""
+
+    def __init__(self, engine: Engine, *, as_json: bool, lock_wait: int | None) -> None:
+        self._engine, self._as_json, self._lock_wait = engine, as_json, lock_wait
+        self._sum = Aggregate(str(engine.config.path))
+
+    def run(self, name: str, plan: Callable[[Session], RunPlan]) -> None:
+        """One run, planned by ``plan``. Raises its error once it is told."""
+        started, found = time.monotonic(), Attempt()
+        try:
+            entry = run_entry(
+                run_one(self._engine, name, plan, lock_wait=self._lock_wait, quiet=self._as_json, found=found)
+            )
+        except RivetError as error:
+            mode = found.mode or next((e.mode for e in self._engine.config.exports if e.name == name), "")
+            entry = failed_entry(
+                name, error, run_id=found.run_id, mode=mode, seconds=time.monotonic() - started
+            )
+            self.tell(entry)
+            raise
+        self.tell(entry)
+
+    def tell(self, entry: dict[str, Any]) -> None:
+        """Print and keep the result of one export."""
+        self._sum.entries.append(entry)
+        if self._as_json:
+            print_json(entry)
+        elif entry["status"] != "failed":
+            click.echo(_line(entry))
+
+    def end(self, errors: Sequence[RivetError], summary: str | None) -> None:
+        """Keep the sum in the state, write it where it is wanted, and raise what failed."""
+        record = self._sum.ended()
+        try:
+            self._engine.state.record_aggregate(record)
+        except RivetError as error:  # the runs are what they are without this line about them
+            click.echo(f"the result was not recorded: {error}", err=True)
+        try:
+            if summary is not None:
+                write_output(summary, json.dumps(aggregate_json(record), indent=1, default=str) + "\n")
+        except RivetError as error:
+            if not errors:
+                raise
+            click.echo(str(error), err=True)
+        raise_failures(errors)
+
+
+class Attempt:
+    """What is known of a run when it fails."""
+
+    run_id = ""
+    mode = ""
+
+
+def run_one(
+    engine: Engine,
+    name: str,
+    plan: Callable[[Session], RunPlan],
+    *,
+    lock_wait: int | None = None,
+    quiet: bool = False,
+    found: Attempt | None = None,
+) -> RunOutcome:
+    """A whole run; progress and notes go to stderr."""
+    from rivet_dagster.engine.run.events import RunNote, UnitCommitted, UnitFailed
+
+    with engine.session(name, holder="cli", lock_wait=lock_wait) as session:
+        planned = plan(session)
+        if found is not None:
+            found.run_id, found.mode = planned.run_id, session.export.mode
+        if not quiet:
+            click.echo(f"{name}: {len(planned.units)} units, {planned.reason}", err=True)
+        with Progress(name, len(planned.units), quiet=quiet) as progress:
+            for event in session.execute():
+                if isinstance(event, UnitCommitted):
+                    progress.unit(event.rows)
+                elif isinstance(event, RunNote):
+                    progress.say(event.text)
+                elif isinstance(event, UnitFailed):
+                    progress.say(f"unit {event.unit.index} failed: {event.error}")
+        outcome = session.finalize()
+    for text in outcome.warnings:
+        click.echo(f"{name}: {text}", err=True)
+    return outcome
+
+
+def outcome_line(outcome: RunOutcome) -> str:
+    return _line(run_entry(outcome))
+
+
+def again(only: Collection[str] | None, *, fresh: bool) -> Callable[[Session], RunPlan]:
+    """Plans a run of some partitions."""
+    return lambda session: session.plan(fresh=fresh, only=only)
+
+
+def _line(entry: dict[str, Any]) -> str:
+    name = entry["export_name"]
+    if entry["status"] == "skipped":
+        return f"{name}: skipped, {entry['skip_reason']}"
+    return (
+        f"{name}: {entry['rows']} rows, {entry['files']} files, {entry['bytes']} bytes "
+        f"in {entry['duration_ms'] / 1000:.1f} s -> {entry['prefix']}"
+    )

@@ -1,0 +1,142 @@
+"""What verbs have in common: options, the engine, and going through exports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rivet_dagster.engine.errors import EnvironmentFault, RivetError
+
+if TYPE_CHECKING:
+    from rivet_dagster.config import RivetConfig
+    from rivet_dagster.engine.run.engine import Engine
+
+Options = tuple[tuple[str, str], ...]
+_JSON_ERRORS = "--json-errors"
+
+
+class ExportsFailedError(Exception):
+    """Exports of a command failed; each was reported when it did."""
+
+    def __init__(self, errors: Sequence[RivetError]) -> None:
+        super().__init__(f"{len(errors)} exports failed")
+        self.errors = tuple(errors)
+
+
+class Verb(click.Command):
+    """A command that takes ``--json-errors`` behind its name too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(
+                [_JSON_ERRORS], is_flag=True, expose_value=False, help="On failure one JSON object on stderr."
+            )
+        )
+
+
+def json_errors_wanted() -> bool:
+    """Asked of the arguments themselves: a mistake among them must be told as JSON too."""
+    return _JSON_ERRORS in sys.argv
+
+
+class _Params(click.ParamType[tuple[str, str]]):
+    name = "K=V"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        key, sep, text = str(value).partition("=")
+        if not sep or not key:
+            self.fail("expected NAME=VALUE", param, ctx)
+        return key, text
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``-c`` as ``path`` and ``-p`` as ``params``."""
+    for option in (
+        click.option("-p", "--param", "params", type=_Params(), multiple=True, help="Sets ${NAME}; repeat."),
+        click.option(
+            "-c", "--config", "path", envvar="RIVET_CONFIG", default="rivet.yaml", show_default=True,
+            help="The config file.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``config_options``, and ``-e`` as ``exports``."""
+    command = click.option("-e", "--export", "exports", multiple=True, help="Only this export; repeat.")(
+        command
+    )
+    return config_options(command)
+
+
+def load(path: str, params: Options) -> RivetConfig:
+    from rivet_dagster.config import load_config
+
+    return load_config(path, dict(params))
+
+
+def open_engine(path: str, params: Options) -> Engine:
+    from rivet_dagster.engine.run.engine import Engine
+
+    return Engine(load(path, params))
+
+
+def each(engine: Engine, exports: Sequence[str], act: Callable[[str], None]) -> list[RivetError]:
+    """``act`` on each named export, all without names. One failure leaves the others running.
+
+    Returns what failed, each said on stderr unless ``--json-errors`` tells it at the end.
+    """
+    errors: list[RivetError] = []
+    for name in exports or tuple(e.name for e in engine.config.exports):
+        try:
+            act(name)
+        except RivetError as error:
+            error.export = error.export or name
+            errors.append(error)
+            if not json_errors_wanted():
+                click.echo(str(error), err=True)
+    return errors
+
+
+def on_exports(
+    path: str, params: Options, exports: Sequence[str], act: Callable[[Engine, str], None]
+) -> None:
+    """``each`` over a config's engine. Raises ExportsFailedError."""
+    with open_engine(path, params) as engine:
+        raise_failures(each(engine, exports, lambda name: act(engine, name)))
+
+
+def raise_failures(errors: Sequence[RivetError]) -> None:
+    if errors:
+        raise ExportsFailedError(errors)
+
+
+def write_output(path: str, text: str, *, mode: int = 0o644) -> None:
+    """Replace the file at ``path``, whole or not at all. Raises RIVET_CLI_OUTPUT_UNWRITABLE."""
+    target = Path(path)
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+            file.write(text)
+        staged.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            staged.unlink()
+        raise EnvironmentFault(
+            f"{path} cannot be written: {error.strerror}", code="RIVET_CLI_OUTPUT_UNWRITABLE"
+        ) from error
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, default=str))

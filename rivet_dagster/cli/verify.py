@@ -1,0 +1,76 @@
+"""``validate``, ``reconcile``, ``repair``: the files against manifest and source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from rivet_dagster.cli.shared import Options, Verb, export_options, on_exports, print_json
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.run.engine import Engine
+
+
+@click.command(cls=Verb)
+@export_options
+@click.option(
+    "--depth", type=click.Choice(["light", "sample", "full"]), default="full", show_default=True,
+    help="light: manifest and marker; sample: also sizes; full: also every byte and value.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def validate(
+    path: str,
+    exports: tuple[str, ...],
+    params: Options,
+    depth: Literal["light", "sample", "full"],
+    as_json: bool,
+) -> None:
+    """Check the files of the last complete runs against their manifests."""
+
+    def act(engine: Engine, name: str) -> None:
+        report = engine.validate(name, depth=depth)
+        if as_json:
+            print_json(report.as_json())
+        else:
+            click.echo(f"{name}: {report.status}, {report.parts_verified} parts verified")
+        report.raise_if_failed()
+
+    on_exports(path, params, exports, act)
+
+
+@click.command(cls=Verb)
+@export_options
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: bool) -> None:
+    """Compare the last complete runs with the source, unit by unit."""
+
+    def act(engine: Engine, name: str) -> None:
+        report = engine.reconcile(name)
+        if as_json:
+            print_json(report.as_json())
+        else:
+            matching = f"{report.count('match')} of {len(report.units)} partitions match"
+            click.echo(f"{name}: {report.status}, {matching}")
+        report.raise_if_mismatch()
+
+    on_exports(path, params, exports, act)
+
+
+@click.command(cls=Verb)
+@export_options
+@click.option("--execute", is_flag=True, help="Run the units again; without it, only say which.")
+def repair(path: str, exports: tuple[str, ...], params: Options, execute: bool) -> None:
+    """Reconcile, then run again what differs. A dry run unless told to execute."""
+    from rivet_dagster.cli.run import again, outcome_line, run_one
+    from rivet_dagster.engine.verify.repair import plan_repair
+
+    def act(engine: Engine, name: str) -> None:
+        wanted = plan_repair(engine.reconcile(name))
+        print_json(wanted.as_json())
+        if not execute or not (wanted.actions or wanted.fresh_run):
+            return
+        only = None if wanted.fresh_run else wanted.partitions
+        click.echo(outcome_line(run_one(engine, name, again(only, fresh=wanted.fresh_run), quiet=True)))
+
+    on_exports(path, params, exports, act)

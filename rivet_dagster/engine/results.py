@@ -1,0 +1,134 @@
+"""What an invocation tells machines: an entry for each export, the sum of them, and failures.
+
+The shapes are those of the scheduler contract (seed ADR-0039, D1 to D3). Every key is always there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rivet_dagster.engine.errors import RivetError, error_object, representative
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.run.events import RunOutcome
+    from rivet_dagster.engine.state.models import RunAggregate
+
+
+def run_entry(outcome: RunOutcome) -> dict[str, Any]:
+    """One export that succeeded, or had nothing to do."""
+    return {
+        **_entry(outcome.export, outcome.status, outcome.run_id, outcome.mode, outcome.seconds),
+        "rows": outcome.rows,
+        "files": outcome.files,
+        "bytes": outcome.bytes,
+        "skip_reason": outcome.skip_reason,
+        "prefix": outcome.prefix_uri,
+        "manifest": outcome.manifest_uri,
+        "warnings": list(outcome.warnings),
+        **outcome.details,
+    }
+
+
+def failed_entry(export: str, error: RivetError, *, run_id: str, mode: str, seconds: float) -> dict[str, Any]:
+    """One export that failed; ``run_id`` is empty when it failed before it had a run."""
+    return {
+        **_entry(export, "failed", run_id, mode, seconds),
+        "error_message": str(error),
+        "error": error_object(error),
+    }
+
+
+def _entry(export: str, status: str, run_id: str, mode: str, seconds: float) -> dict[str, Any]:
+    return {
+        "export_name": export,
+        "status": status,
+        "run_id": run_id,
+        "rows": 0,
+        "files": 0,
+        "bytes": 0,
+        "bytes_read": None,
+        "duration_ms": int(seconds * 1000),
+        "mode": mode,
+        "error_message": None,
+        "error": None,
+        "stop_reason": None,
+        "tables": None,
+        "skip_reason": None,
+        "prefix": None,
+        "manifest": None,
+        "warnings": [],
+    }
+
+
+@dataclass(slots=True)
+class Aggregate:
+    """Collects the entries of one invocation."""
+
+    config_path: str
+    mode: str = "sequential"
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+    def ended(self) -> RunAggregate:
+        """The record of the state; its times end now."""
+        from rivet_dagster.engine.state.models import RunAggregate
+
+        status = [entry["status"] for entry in self.entries]
+        return RunAggregate(
+            run_aggregate_id=f"agg_{self.started_at:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}",
+            started_at=self.started_at,
+            finished_at=datetime.now(UTC),
+            config_path=self.config_path,
+            parallel_mode=self.mode,
+            total_exports=len(status),
+            success_count=status.count("success"),
+            failed_count=status.count("failed"),
+            skipped_count=status.count("skipped"),
+            total_rows=sum(entry["rows"] for entry in self.entries),
+            total_files=sum(entry["files"] for entry in self.entries),
+            total_bytes=sum(entry["bytes"] for entry in self.entries),
+            details=tuple(self.entries),
+        )
+
+
+def aggregate_json(aggregate: RunAggregate) -> dict[str, Any]:
+    """The record as ``--summary-output`` writes it."""
+    length = aggregate.finished_at - aggregate.started_at
+    return {
+        "run_aggregate_id": aggregate.run_aggregate_id,
+        "started_at": aggregate.started_at.isoformat(),
+        "finished_at": aggregate.finished_at.isoformat(),
+        "duration_ms": int(length.total_seconds() * 1000),
+        "config_path": aggregate.config_path,
+        "parallel_mode": aggregate.parallel_mode,
+        "total_exports": aggregate.total_exports,
+        "success_count": aggregate.success_count,
+        "failed_count": aggregate.failed_count,
+        "skipped_count": aggregate.skipped_count,
+        "total_rows": aggregate.total_rows,
+        "total_files": aggregate.total_files,
+        "total_bytes": aggregate.total_bytes,
+        "per_export": [dict(entry) for entry in aggregate.details],
+    }
+
+
+def failure_line(errors: Sequence[RivetError]) -> dict[str, Any]:
+    """What ``--json-errors`` prints: the failure that stands for all, and every export's own (D2)."""
+    chosen = representative(list(errors))
+    text = str(chosen)
+    if len(errors) > 1:
+        others = "; ".join(str(error) for error in errors if error is not chosen)
+        text = f"{len(errors)} exports failed, the gravest is {text} (and: {others})"
+    whole = error_object(chosen)
+    return {
+        "error": text,
+        "exit_class": chosen.exit_code or 1,
+        **{key: value for key, value in whole.items() if key != "message"},
+        "failures": [
+            {"export": error.export, "table": None, **error_object(error)} for error in errors if error.export
+        ],
+    }
