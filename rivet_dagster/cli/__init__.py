@@ -21,8 +21,9 @@ from rivet_dagster.engine.results import failure_line
 
 #: Verb -> the module beside this one that has it, in the order of the help.
 VERBS: Final[Mapping[str, str]] = {
-    "run": "run",
+    "init": "init",
     "check": "planning",
+    "run": "run",
     "plan": "planning",
     "validate": "verify",
     "reconcile": "verify",

@@ -60,7 +60,7 @@ class PostgresConnector:
         """A new connection in autocommit mode. Raises the engine's errors."""
         try:
             connection = psycopg.connect(
-                **self._kwargs, autocommit=True, prepare_threshold=None, connect_timeout=15
+                **{"connect_timeout": 15, **self._kwargs}, autocommit=True, prepare_threshold=None
             )
         except psycopg.Error as error:
             raise classify(error) from error

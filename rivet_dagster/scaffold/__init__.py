@@ -1,0 +1,1 @@
+"""A first rivet.yaml, written from what a live database has."""
