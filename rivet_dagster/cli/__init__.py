@@ -15,13 +15,20 @@ from typing import Any, Final
 import click
 
 from rivet_dagster import __version__
-from rivet_dagster.cli.shared import ExportsFailedError, Verb, json_errors_wanted
+from rivet_dagster.cli.shared import (
+    ExportsFailedError,
+    Verb,
+    common_options,
+    debug_wanted,
+    json_errors_wanted,
+)
 from rivet_dagster.engine.errors import RivetError, UsageError, as_rivet_error
 from rivet_dagster.engine.results import failure_line
 
 #: Verb -> the module beside this one that has it, in the order of the help.
 VERBS: Final[Mapping[str, str]] = {
     "init": "init",
+    "doctor": "doctor",
     "check": "planning",
     "run": "run",
     "plan": "planning",
@@ -38,6 +45,10 @@ VERBS: Final[Mapping[str, str]] = {
 class VerbGroup(click.Group):
     """Finds verbs by name and imports no other."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += common_options()
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -51,7 +62,6 @@ class VerbGroup(click.Group):
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rivet-dagster")
-@click.option("--json-errors", is_flag=True, expose_value=False, help="On failure one JSON object on stderr.")
 def cli() -> None:
     """Extract database tables to files: exact, resumable, kind to the source."""
 
@@ -70,7 +80,7 @@ def main() -> None:
         _fail(error)
     except Exception as error:
         wrapped = as_rivet_error(error)
-        if "--debug" in sys.argv:
+        if debug_wanted():
             click.echo(str(wrapped), err=True)
             raise
         _fail(wrapped)

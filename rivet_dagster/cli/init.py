@@ -97,7 +97,7 @@ def init(
         click.echo(f"  left out: {entry.relation.schema}.{entry.relation.name}, {entry.off}")
     notes = sum(len(entry.choice.review) for entry in made.entries)
     if notes:
-        click.echo(f"  {notes} review notes are in the file")
+        click.echo(f"  to be reviewed, as the file says: {notes}")
     config = "" if output == "rivet.yaml" else f" -c {output}"
     click.echo(
         "Next:\n"

@@ -20,7 +20,7 @@ from rivet_dagster.cli.shared import (
     raise_failures,
     write_output,
 )
-from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.errors import RivetError, as_rivet_error
 from rivet_dagster.engine.results import Aggregate, aggregate_json, failed_entry, run_entry
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Teller:
             entry = run_entry(
                 run_one(self._engine, name, plan, lock_wait=self._lock_wait, quiet=self._as_json, found=found)
             )
-        except RivetError as error:
+        except Exception as caught:
+            error = as_rivet_error(caught)
             mode = found.mode or next((e.mode for e in self._engine.config.exports if e.name == name), "")
             entry = failed_entry(
                 name, error, run_id=found.run_id, mode=mode, seconds=time.monotonic() - started

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rivet_dagster.engine.errors import EnvironmentFault, RivetError
+from rivet_dagster.engine.errors import EnvironmentFault, RivetError, as_rivet_error
 
 if TYPE_CHECKING:
     from rivet_dagster.config import RivetConfig
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Options = tuple[tuple[str, str], ...]
 _JSON_ERRORS = "--json-errors"
+_DEBUG = "--debug"
 
 
 class ExportsFailedError(Exception):
@@ -30,21 +31,33 @@ class ExportsFailedError(Exception):
         self.errors = tuple(errors)
 
 
+def common_options() -> list[click.Parameter]:
+    """What every command takes, before the verb and behind it."""
+    return [
+        click.Option(
+            [_JSON_ERRORS], is_flag=True, expose_value=False, help="On failure one JSON object on stderr."
+        ),
+        click.Option(
+            [_DEBUG], is_flag=True, expose_value=False, help="Show where an unexpected error came from."
+        ),
+    ]
+
+
 class Verb(click.Command):
-    """A command that takes ``--json-errors`` behind its name too."""
+    """A command that takes the common options behind its name too."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params.append(
-            click.Option(
-                [_JSON_ERRORS], is_flag=True, expose_value=False, help="On failure one JSON object on stderr."
-            )
-        )
+        self.params += common_options()
 
 
 def json_errors_wanted() -> bool:
     """Asked of the arguments themselves: a mistake among them must be told as JSON too."""
     return _JSON_ERRORS in sys.argv
+
+
+def debug_wanted() -> bool:
+    return _DEBUG in sys.argv
 
 
 class _Params(click.ParamType[tuple[str, str]]):
@@ -101,7 +114,10 @@ def each(engine: Engine, exports: Sequence[str], act: Callable[[str], None]) -> 
     for name in exports or tuple(e.name for e in engine.config.exports):
         try:
             act(name)
-        except RivetError as error:
+        except Exception as caught:
+            if debug_wanted():
+                raise
+            error = as_rivet_error(caught)
             error.export = error.export or name
             errors.append(error)
             if not json_errors_wanted():

@@ -113,6 +113,7 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
         "environment", "Put a backup of the state in its place, or move the file away to start anew."
     ),
     "RIVET_STATE_MIGRATION_LOCKED": CodeEntry("environment", "Wait for the migration that is running."),
+    "RIVET_PACKAGE_MISSING": CodeEntry("environment", "Install rivet-dagster again, with what it needs."),
     "RIVET_KERNEL_MISSING": CodeEntry(
         "environment", "Install a C compiler (Debian: gcc, libc6-dev) and install the package again."
     ),

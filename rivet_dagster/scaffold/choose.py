@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow.types as t
 
 from rivet_dagster.engine.plan.guards import MEMORY_CHUNK_ROWS, SPARSE_FACTOR
-from rivet_dagster.engine.plan.sizing import GIB, MIB
+from rivet_dagster.engine.plan.sizing import MIB, shown_bytes
 from rivet_dagster.engine.sources.postgres.catalog import Relation
 from rivet_dagster.engine.sources.postgres.survey import Found, integer_key
 from rivet_dagster.engine.types.decision import Column, Fidelity
@@ -127,7 +127,7 @@ def _review(relation: Relation) -> Iterator[str]:
         elif column.native_type == "numeric" and column.fidelity is Fidelity.TEXT:
             yield (
                 f"{column.name} is numeric without a precision and is written as text; "
-                f"`columns: {{{column.name}: decimal(38,9)}}` makes it a number."
+                f'`columns: {{{column.name}: "decimal(38,9)"}}` makes it a number.'
             )
 
 
@@ -143,7 +143,7 @@ def _refused(relation: Relation) -> str | None:
 
 def _size(relation: Relation) -> str:
     size = relation.bytes
-    shown = f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
+    shown = shown_bytes(size)
     rows = relation.tuples
     count = "an unknown number of rows" if rows is None else f"about {rows:,.0f} rows"
     key = f", key {', '.join(relation.primary_key)}" if relation.primary_key else ", no primary key"

@@ -16,6 +16,14 @@ UNITS_WANTED = 8
 STATEMENT_BYTES = 48 * MIB
 
 
+def shown_bytes(size: int) -> str:
+    """``size`` for people."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
 def unit_bytes(total: int) -> int:
     """Bytes of source data one unit of a table of ``total`` bytes should cover."""
     return max(UNIT_MIN_BYTES, min(UNIT_MAX_BYTES, -(-total // UNITS_WANTED)))

@@ -43,8 +43,13 @@ class Engine:
     def state(self) -> StateStore:
         with self._lock:
             if self._state is None:
-                self._state = StateStore.open(StateLocation.parse(self._state_url, self.config.dir))
+                self._state = StateStore.open(self.state_location)
             return self._state
+
+    @property
+    def state_location(self) -> StateLocation:
+        """Where the state is, opened or not. Raises as ``StateLocation.parse`` does."""
+        return StateLocation.parse(self._state_url, self.config.dir)
 
     def close(self) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
-from rivet_dagster.engine.plan.sizing import GIB
+from rivet_dagster.engine.plan.sizing import GIB, shown_bytes
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.resume import versions_read
@@ -109,9 +109,9 @@ def _warnings(export: ExportConfig, plan: Plan, facts: SourceFacts) -> list[str]
     if plan.resumable and not export.chunk_checkpoint and len(plan.units) > 1:
         found.append("a killed run starts anew; `chunk_checkpoint: true` lets it go on")
     elif not plan.resumable and size > GIB and not export.accumulates:
-        found.append(f"{size / GIB:.1f} GiB under one snapshot: a killed run starts anew")
+        found.append(f"{shown_bytes(size)} under one snapshot: a killed run starts anew")
     if size > GIB and any(unit.kind is UnitKind.WHOLE for unit in plan.units):
-        found.append(f"{size / GIB:.1f} GiB in one statement; cut it with `mode: chunked`")
+        found.append(f"{shown_bytes(size)} in one statement; cut it with `mode: chunked`")
     for column in facts.columns:
         if column.fidelity is Fidelity.LOSSY:
             found.append(f"column '{column.name}': {column.native_type} as {column.arrow} loses digits")

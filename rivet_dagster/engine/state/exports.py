@@ -127,6 +127,12 @@ class ExportStore:
         with self._db.transaction() as connection:
             connection.execute(insert(run_aggregate), row)
 
+    def aggregates(self, limit: int = 20) -> tuple[dict[str, Any], ...]:
+        """Results of the last invocations, newest first, with their entries as ``per_export``."""
+        query = select(run_aggregate).order_by(run_aggregate.c.started_at.desc()).limit(limit)
+        with self._db.single() as connection:
+            return tuple(_aggregate_row(row) for row in connection.execute(query))
+
 
 def save_cursor(connection: Connection, database: Database, key: Key, run_id: str, cursor: CursorRow) -> None:
     """Within the transaction that completes the run, hence after all its parts (I3)."""
@@ -243,6 +249,13 @@ def _upsert(
 
 def _at(table: Table, key: Key) -> tuple[Any, Any]:
     return (table.c.export_name == key[0], table.c.prefix == key[1])
+
+
+def _aggregate_row(row: Row[Any]) -> dict[str, Any]:
+    found = dict(row._mapping)
+    for name in ("started_at", "finished_at"):
+        found[name] = to_datetime(found[name])
+    return {**found, "per_export": json.loads(found.pop("details_json"))}
 
 
 def _metrics_row(row: Row[Any]) -> dict[str, Any]:

@@ -68,6 +68,15 @@ def migrate(database: Database, ladder: Ladder | None = None) -> None:
         _climb(connection, ladder)
 
 
+def standing(database: Database, ladder: Ladder | None = None) -> tuple[str | None, str]:
+    """(recorded revision or None, head), without changing anything. Raises RIVET_STATE_SCHEMA_NEWER."""
+    ladder = ladder or Ladder()
+    with database.single() as connection:
+        recorded = _recorded(connection)
+    _at_head(recorded, ladder)
+    return recorded, ladder.head
+
+
 def _at_head(recorded: str | None, ladder: Ladder) -> bool:
     if recorded is not None and recorded not in ladder.revisions:
         raise RefusalError(
