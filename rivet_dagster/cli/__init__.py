@@ -32,6 +32,7 @@ VERBS: Final[Mapping[str, str]] = {
     "check": "planning",
     "run": "run",
     "plan": "planning",
+    "apply": "planning",
     "validate": "verify",
     "reconcile": "verify",
     "repair": "verify",

@@ -1,7 +1,10 @@
-"""``plan`` and ``check``: what a run would do, and whether it should."""
+"""``check``, ``plan``, ``apply``: what a run would do, whether it should, and doing just that."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +16,11 @@ from rivet_dagster.cli.shared import (
     export_options,
     on_exports,
     open_engine,
+    output_options,
+    param_option,
     print_json,
     raise_failures,
+    write_output,
 )
 from rivet_dagster.engine.errors import RivetError, UsageError, error_object
 
@@ -25,9 +31,14 @@ if TYPE_CHECKING:
 @click.command(cls=Verb)
 @export_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an export.")
-def plan(path: str, exports: tuple[str, ...], params: Options, as_json: bool) -> None:
-    """Show what a fresh run would read, and why; writes nothing and takes no lease."""
+@click.option("-o", "--output", metavar="FILE", help="Seal the plan of one export there, for apply.")
+def plan(path: str, exports: tuple[str, ...], params: Options, as_json: bool, output: str | None) -> None:
+    """Show what a fresh run would read, and why; takes no lease and reads no row."""
     from rivet_dagster.engine.run.preview import preview
+
+    if output is not None:
+        _seal(path, params, exports, output)
+        return
 
     def act(engine: Engine, name: str) -> None:
         found = preview(engine, name)
@@ -37,6 +48,60 @@ def plan(path: str, exports: tuple[str, ...], params: Options, as_json: bool) ->
             click.echo(found.text())
 
     on_exports(path, params, exports, act)
+
+
+def _seal(path: str, params: Options, exports: tuple[str, ...], output: str) -> None:
+    from rivet_dagster.engine.run.sealed import seal
+
+    with open_engine(path, params) as engine:
+        names = exports or tuple(e.name for e in engine.config.exports)
+        if len(names) != 1:
+            raise UsageError(f"-o takes the plan of one export, not of {len(names)}", code="RIVET_CLI_USAGE")
+
+        def act(name: str) -> None:
+            text, seen = seal(engine, name)
+            write_output(output, text, mode=0o600)  # bounds of units are values of the table
+            click.echo(seen.text(), err=True)
+            click.echo(f"sealed in {output}: rivet-dagster apply {output}")
+
+        raise_failures(each(engine, names, act))
+
+
+@click.command(cls=Verb)
+@click.argument("plan", type=click.Path(dir_okay=False), metavar="PLAN")
+@param_option
+@click.option("-c", "--config", "path", help="The config file, when it is not where it was planned.")
+@click.option("--force", is_flag=True, help="Apply a plan of more than a day, or one older than the files.")
+@output_options
+def apply(
+    plan: str,
+    params: Options,
+    path: str | None,
+    force: bool,
+    lock_wait: int | None,
+    as_json: bool,
+    summary: str | None,
+) -> None:
+    """Run a plan that `plan -o` sealed, exactly as it was made; once, however often it is called."""
+    from rivet_dagster.cli.run import Teller
+    from rivet_dagster.engine.results import applied_entry
+    from rivet_dagster.engine.run.events import AlreadyAppliedError
+    from rivet_dagster.engine.run.sealed import read_plan
+
+    sealed = replace(read_plan(Path(plan)), forced=force)
+    with open_engine(path or sealed.config_path, params) as engine:
+        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait)
+
+        def act(name: str) -> None:
+            try:
+                if note := sealed.age_note(datetime.now(UTC)):
+                    click.echo(f"{name}: {note}", err=True)
+                teller.run(name, lambda session: session.plan(sealed=sealed))
+            except AlreadyAppliedError as done:
+                click.echo(f"{name}: {done}", err=True)
+                teller.tell(applied_entry(engine.state, engine.export(name), done.run_id))
+
+        teller.end(each(engine, [sealed.export], act), summary)
 
 
 @click.command(cls=Verb)

@@ -16,6 +16,7 @@ from rivet_dagster.cli.shared import (
     each,
     export_options,
     open_engine,
+    output_options,
     print_json,
     raise_failures,
     write_output,
@@ -27,19 +28,6 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.events import RunOutcome, RunPlan
     from rivet_dagster.engine.run.session import Session
-
-
-def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--json`` as ``as_json``, ``--summary-output`` as ``summary``, ``--lock-wait``."""
-    for option in (
-        click.option("--lock-wait", type=click.IntRange(min=0),
-                     help="Seconds to wait for another run of an export."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run."),
-        click.option("--summary-output", "summary", type=click.Path(dir_okay=False), metavar="FILE",
-                     help="Write the result of the whole invocation there as JSON."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
 
 
 @click.command(cls=Verb)
@@ -71,11 +59,15 @@ class Teller:
 
     def run(self, name: str, plan: Callable[[Session], RunPlan]) -> None:
         """One run, planned by ``plan``. Raises its error once it is told."""
+        from rivet_dagster.engine.run.events import AlreadyAppliedError
+
         started, found = time.monotonic(), Attempt()
         try:
             entry = run_entry(
                 run_one(self._engine, name, plan, lock_wait=self._lock_wait, quiet=self._as_json, found=found)
             )
+        except AlreadyAppliedError:
+            raise
         except Exception as caught:
             error = as_rivet_error(caught)
             mode = found.mode or next((e.mode for e in self._engine.config.exports if e.name == name), "")

@@ -60,7 +60,7 @@ def debug_wanted() -> bool:
     return _DEBUG in sys.argv
 
 
-class _Params(click.ParamType[tuple[str, str]]):
+class NameValue(click.ParamType[tuple[str, str]]):
     name = "K=V"
 
     def convert(
@@ -72,17 +72,21 @@ class _Params(click.ParamType[tuple[str, str]]):
         return key, text
 
 
+def param_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``-p`` as ``params``."""
+    given = click.option(
+        "-p", "--param", "params", type=NameValue(), multiple=True, help="Sets ${NAME}; repeat."
+    )
+    return given(command)
+
+
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``-c`` as ``path`` and ``-p`` as ``params``."""
-    for option in (
-        click.option("-p", "--param", "params", type=_Params(), multiple=True, help="Sets ${NAME}; repeat."),
-        click.option(
-            "-c", "--config", "path", envvar="RIVET_CONFIG", default="rivet.yaml", show_default=True,
-            help="The config file.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    config = click.option(
+        "-c", "--config", "path", envvar="RIVET_CONFIG", default="rivet.yaml", show_default=True,
+        help="The config file.",
+    )  # fmt: skip
+    return config(param_option(command))
 
 
 def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +95,19 @@ def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command
     )
     return config_options(command)
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--json`` as ``as_json``, ``--summary-output`` as ``summary``, ``--lock-wait``."""
+    for option in (
+        click.option("--lock-wait", type=click.IntRange(min=0),
+                     help="Seconds to wait for another run of an export."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run."),
+        click.option("--summary-output", "summary", type=click.Path(dir_okay=False), metavar="FILE",
+                     help="Write the result of the whole invocation there as JSON."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 def load(path: str, params: Options) -> RivetConfig:

@@ -9,13 +9,17 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.errors import RivetError, error_object, representative
+from rivet_dagster.engine.names import manifest_copy
 
 if TYPE_CHECKING:
+    from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.events import RunOutcome
     from rivet_dagster.engine.state.models import RunAggregate
+    from rivet_dagster.engine.state.store import StateStore
 
 
 def run_entry(outcome: RunOutcome) -> dict[str, Any]:
@@ -39,6 +43,21 @@ def failed_entry(export: str, error: RivetError, *, run_id: str, mode: str, seco
         **_entry(export, "failed", run_id, mode, seconds),
         "error_message": str(error),
         "error": error_object(error),
+    }
+
+
+def applied_entry(state: StateStore, export: ExportConfig, run_id: str) -> dict[str, Any]:
+    """The complete run that a sealed plan was applied by, from what the state kept of it."""
+    run = state.get_run(run_id)
+    figures = next((row for row in state.metrics(export.name, limit=1000) if row["run_id"] == run_id), {})
+    prefix = Path(run.prefix).absolute() if run is not None else None
+    return {
+        **_entry(export.name, "success", run_id, export.mode, (figures.get("duration_ms") or 0) / 1000),
+        "rows": figures.get("total_rows") or 0,
+        "files": figures.get("files_produced") or 0,
+        "bytes": figures.get("bytes_written") or 0,
+        "prefix": prefix and prefix.as_uri(),
+        "manifest": prefix and (prefix / manifest_copy(run_id)).as_uri(),
     }
 
 

@@ -47,6 +47,14 @@ class RunNote:
 RunEvent = UnitCommitted | UnitFailed | RunNote
 
 
+class AlreadyAppliedError(Exception):
+    """A run of a sealed plan is complete. Nothing failed: there is nothing left to do."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"run {run_id} applied the plan")
+        self.run_id = run_id
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """units: all of the run. outstanding: indexes that this session will execute.

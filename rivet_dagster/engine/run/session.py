@@ -51,6 +51,7 @@ from rivet_dagster.engine.write import new_part_writer
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
+    from rivet_dagster.engine.run.sealed import SealedPlan
 
 
 class Session:
@@ -63,6 +64,7 @@ class Session:
         self._lock_wait = lock_wait
         self._stack = contextlib.ExitStack()
         self._planner: PostgresPlanner | None = None
+        self._sealed: SealedPlan | None = None
         self._header: RunHeader | None = None
         self._plan: RunPlan | None = None
         self._skip_reason: str | None = None
@@ -90,15 +92,22 @@ class Session:
             raise UsageError("plan() comes first")
         return self._header
 
-    def plan(self, *, only: Collection[str] | None = None, fresh: bool = False) -> RunPlan:
+    def plan(
+        self, *, only: Collection[str] | None = None, fresh: bool = False, sealed: SealedPlan | None = None
+    ) -> RunPlan:
         """Plan a run, or continue the open one. ``only``: partition keys to run; None: all outstanding.
 
-        Nothing is written at the destination. Raises the error tree, naming export and key.
+        sealed: run, or continue, this plan and no other (AlreadyAppliedError: it is done). Nothing is
+        written at the destination. Raises the error tree, naming export and key.
         """
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
+            self._sealed = sealed
+            if sealed is not None:
+                facts = self._planner_of_run().facts
+                sealed.require_applicable(self.engine.state, self._hash, facts.columns)
             continued = self._continue_open_run(only, fresh=fresh)
             if continued is None and only is not None:
                 continued = self._rerun_selected(only)
@@ -230,7 +239,11 @@ class Session:
             return None
         store = self._store(run.prefix)
         store.expel()
-        decision = resume.decide(run, store, self.export, self._hash, selected=only is not None, fresh=fresh)
+        selected = only is not None
+        if self._sealed is not None:  # its own run is continued, any other is in its way
+            selected = self._sealed.began(state, run.run_id)
+            fresh = not selected
+        decision = resume.decide(run, store, self.export, self._hash, selected=selected, fresh=fresh)
         if decision.next is Next.ROLL_FORWARD:
             self._header = run
             try:
@@ -288,12 +301,17 @@ class Session:
         )
 
     def _plan_fresh(self, identity: str) -> RunPlan:
-        state, planner = self.engine.state, self._planner
-        assert planner is not None
-        prefix = str(self.engine.prefix(self.export))
+        state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
+        if sealed is not None:  # an open run of it may have been completed just now
+            sealed.refuse_applied(state)
+        prefix = str(self.engine.prefix(self.export)) if sealed is None else sealed.prefix
         cursor = resume.cursor_to_go_on(state, self.export, prefix, f"{identity}/{planner.facts.stream}")
         watermark = None if cursor is None else cursor.value
-        plan: Plan = plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
+
+        def plan_now() -> Plan:
+            return plan_export(self.export, planner, watermark, resume.versions_read(state, cursor))
+
+        plan = plan_now() if sealed is None else sealed.planned(watermark, plan_now)
         self._look_for_drift()
         self._notes.extend(plan.notes)
         self._cursor = plan.cursor
@@ -301,7 +319,8 @@ class Session:
         header = self._new_header(prefix, plan.strategy, plan.consistency)
         self._header = header
         if plan.skip_reason is None:
-            state.begin_run(header, plan.units, self.keeper.lease)
+            events = () if sealed is None else (sealed.event,)
+            state.begin_run(header, plan.units, self.keeper.lease, events=events)
         return RunPlan(
             header.run_id,
             False,

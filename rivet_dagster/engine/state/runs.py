@@ -25,7 +25,14 @@ from rivet_dagster.engine.state.models import (
     RunStatus,
 )
 from rivet_dagster.engine.state.schema import chunk_run, chunk_task, export_metrics, file_log, run_journal
-from rivet_dagster.engine.state.units import add_events, dump_json, release_running, stats_json, task_row
+from rivet_dagster.engine.state.units import (
+    add_events,
+    dump_json,
+    event_json,
+    release_running,
+    stats_json,
+    task_row,
+)
 
 _METRIC_COLUMNS: Final = frozenset(
     {
@@ -142,6 +149,18 @@ class RunStore:
                 JournalRow(row.run_id, row.seq, to_datetime(row.at), row.event, json.loads(row.json))
                 for row in connection.execute(query)
             )
+
+    def runs_with_event(self, export: str, event: JournalEvent) -> tuple[tuple[str, RunStatus], ...]:
+        """(run id, status) of the runs of ``export`` that recorded ``event``, the latest first."""
+        query = (
+            select(chunk_run.c.run_id, chunk_run.c.status)
+            .join(run_journal, run_journal.c.run_id == chunk_run.c.run_id)
+            .where(chunk_run.c.export_name == export, run_journal.c.event == event.event)
+            .where(run_journal.c.json == event_json(event))
+            .order_by(chunk_run.c.created_at.desc())
+        )
+        with self._db.single() as connection:
+            return tuple((row.run_id, row.status) for row in connection.execute(query))
 
     def add_journal(self, run_id: str, lease: Lease, events: Sequence[JournalEvent]) -> None:
         """Record events that go with no other change."""

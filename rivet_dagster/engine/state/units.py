@@ -224,10 +224,13 @@ def add_events(
     if not events:
         return
     clock = database.clock()
-    rows = [
-        {"run_id": run_id, "event": e.event, "json": redact(dump_json(e.detail)), **clock} for e in events
-    ]
+    rows = [{"run_id": run_id, "event": e.event, "json": event_json(e), **clock} for e in events]
     connection.execute(insert(run_journal).values(at=database.now()), rows)
+
+
+def event_json(event: JournalEvent) -> str:
+    """The detail of ``event`` as the journal keeps it."""
+    return redact(dump_json(event.detail))
 
 
 def dump_json(value: object) -> str:

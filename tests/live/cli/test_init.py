@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rivet_dagster.config import ExportConfig, RivetConfig, load_config
+from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.scaffold.init import write_new
 from tests.live.cli.conftest import Shell
 
 LARGE = "repeat('x', 500) AS pad FROM generate_series(1, 3000) g"
@@ -80,6 +82,9 @@ def test_a_file_that_is_there_stays(shop: Shell) -> None:
     done = shop("init")
     assert (done.code, shop.config.read_text()) == (1, "mine")
     assert "RIVET_INIT_FILE_EXISTS" in done.err
+    with pytest.raises(UsageError, match="is there already"):  # it came while the database was looked at
+        write_new(shop.config, "other")
+    assert shop.config.read_text() == "mine"
 
 
 def test_the_url_is_nowhere(shop: Shell) -> None:
