@@ -172,4 +172,13 @@ def write_output(path: str, text: str, *, mode: int = 0o644) -> None:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, default=str))
+    """One line. Times are written as ISO 8601 says."""
+    click.echo(json.dumps(value, default=lambda v: v.isoformat() if hasattr(v, "isoformat") else str(v)))
+
+
+def print_table(rows: Sequence[Sequence[Any]]) -> None:
+    """Aligned columns, without a heading."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -85,6 +85,7 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
         "usage", "Set RIVET_STATE_URL to postgresql://... or sqlite:<absolute directory>."
     ),
     "RIVET_CLI_EXPORT_UNKNOWN": CodeEntry("usage", "Name an export of the config."),
+    "RIVET_CLI_RUN_UNKNOWN": CodeEntry("usage", "Name a run that `rivet-dagster state runs` lists."),
     "RIVET_CLI_USAGE": CodeEntry("usage", "Read `rivet-dagster VERB --help`."),
     "RIVET_CHECK_REVIEW": CodeEntry("usage", "Read the review notes; change the export or drop --strict."),
     "RIVET_INIT_FILE_EXISTS": CodeEntry("usage", "Name another file with -o, or move the old one away."),

@@ -115,6 +115,19 @@ class RunStore:
             query = query.where(chunk_run.c.prefix == prefix)
         return self._one_run(query)
 
+    def runs(self, export: str, *, limit: int, open_only: bool = False) -> tuple[RunHeader, ...]:
+        """The last runs of ``export``, newest first."""
+        query = (
+            select(chunk_run)
+            .where(chunk_run.c.export_name == export)
+            .order_by(chunk_run.c.created_at.desc(), chunk_run.c.run_id.desc())
+            .limit(limit)
+        )
+        if open_only:
+            query = query.where(chunk_run.c.status == "in_progress")
+        with self._db.single() as connection:
+            return tuple(_header(row) for row in connection.execute(query))
+
     def _one_run(self, query: Any) -> RunHeader | None:
         with self._db.single() as connection:
             row = connection.execute(query).one_or_none()
