@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
+from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run.events import RunPlan, UnitCommitted
-from rivet_dagster.engine.state.models import RunHeader, UnitRow
+from rivet_dagster.engine.state.models import JournalEvent, RunHeader, UnitRow
+
+if TYPE_CHECKING:
+    from rivet_dagster.engine.state.store import StateStore
 
 
 def carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -> dict[int, Any]:
@@ -18,10 +23,29 @@ def carried_parts(rows: Collection[Any], carried: dict[int, tuple[Part, ...]]) -
     return {index: tuple(parts) for index, parts in found.items()}
 
 
-def carried_event(row: UnitRow, parts: tuple[Part, ...]) -> UnitCommitted:
-    return UnitCommitted(
-        row.unit, row.rows, len(parts), row.bytes, row.seconds, row.attempts, parts, carried=True
-    )
+def carried_events(state: StateStore, plan: RunPlan) -> Iterator[UnitCommitted]:
+    """The units of a continued run that are done already, once each, with their parts."""
+    if not plan.resumed:
+        return
+    found: dict[int, list[Part]] = {}
+    for part in state.parts(plan.run_id):
+        found.setdefault(part.chunk_index, []).append(part.as_part())
+    for row in state.units(plan.run_id):
+        if row.status == "completed":
+            parts = tuple(found.get(row.unit.index, ()))
+            yield UnitCommitted(
+                row.unit, row.rows, len(parts), row.bytes, row.seconds, row.attempts, parts, carried=True
+            )
+
+
+def planned_event(plan: Plan) -> JournalEvent:
+    """What a run's journal begins with."""
+    detail = {"strategy": plan.strategy, "units": len(plan.units), "reason": plan.reason}
+    return JournalEvent("PlanResolved", detail)
+
+
+def failed_event(error: RivetError) -> JournalEvent:
+    return JournalEvent("RunFailed", {"code": error.code, "class": error.error_class, "unit": error.unit})
 
 
 def partitions(units: Collection[WorkUnit]) -> tuple[str, ...]:

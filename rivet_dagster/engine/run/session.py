@@ -40,12 +40,19 @@ from rivet_dagster.engine.run.options import (
     write_options,
 )
 from rivet_dagster.engine.run.quality import require_gate_columns
-from rivet_dagster.engine.run.recorded import carried_event, carried_parts, partitions, run_plan
+from rivet_dagster.engine.run.recorded import (
+    carried_events,
+    carried_parts,
+    failed_event,
+    partitions,
+    planned_event,
+    run_plan,
+)
 from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
-from rivet_dagster.engine.state.models import RunFinish, RunHeader
+from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
 from rivet_dagster.engine.write import new_part_writer
 
 if TYPE_CHECKING:
@@ -125,7 +132,7 @@ class Session:
         plan = self._require_plan()
         for note in self._notes:
             yield RunNote(note)
-        yield from self._carried(plan)
+        yield from carried_events(self.engine.state, plan)
         if self._skip_reason is not None:
             return
         store = self._store(self.header.prefix)
@@ -214,6 +221,7 @@ class Session:
             "failed",
             metrics={"duration_ms": int((time.monotonic() - self._started) * 1000)},
             error=error_object(error, with_message=False),
+            events=(failed_event(error),),
         )
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
@@ -257,7 +265,8 @@ class Session:
             self._header = None
             return None
         if decision.next is Next.ABANDON:
-            state.interrupt_run(run.run_id, self.keeper.lease)
+            why = JournalEvent("RunInterrupted", {"reason": decision.reason})
+            state.interrupt_run(run.run_id, self.keeper.lease, events=[why])
             self._notes.append(f"run {run.run_id} is given up: {decision.reason}")
             return None
         self._header = run
@@ -267,6 +276,7 @@ class Session:
             self._cursor = window_of([r.unit for r in rows], self._planner_of_run().facts)
         chosen = resume.select_units(rows, only)
         state.requeue(run.run_id, chosen, self.keeper.lease)
+        state.add_journal(run.run_id, self.keeper.lease, [JournalEvent("RunResumed", {"units": len(chosen)})])
         outstanding = frozenset(
             r.unit.index for r in rows if r.unit.index in chosen and r.status != "completed"
         )
@@ -319,7 +329,7 @@ class Session:
         header = self._new_header(prefix, plan.strategy, plan.consistency)
         self._header = header
         if plan.skip_reason is None:
-            events = () if sealed is None else (sealed.event,)
+            events = [planned_event(plan), *([] if sealed is None else [sealed.event])]
             state.begin_run(header, plan.units, self.keeper.lease, events=events)
         return RunPlan(
             header.run_id,
@@ -356,23 +366,9 @@ class Session:
             consistency=consistency,
             schema_json=json.dumps(columns),
             source_identity=self.engine.config.source.identity(),
-            max_chunk_attempts=self._max_attempts(),
+            max_chunk_attempts=self.engine.config.attempts_for(self.export),
             holder=self._holder,
         )
-
-    def _max_attempts(self) -> int:
-        return self.engine.config.attempts_for(self.export)
-
-    def _carried(self, plan: RunPlan) -> Iterator[RunEvent]:
-        """Report the units that are done already, once each, with their parts."""
-        if not plan.resumed:
-            return
-        parts: dict[int, list[Part]] = {}
-        for row in self.engine.state.parts(plan.run_id):
-            parts.setdefault(row.chunk_index, []).append(row.as_part())
-        for unit_row in self.engine.state.units(plan.run_id):
-            if unit_row.status == "completed":
-                yield carried_event(unit_row, tuple(parts.get(unit_row.unit.index, ())))
 
     def _work_order(self, plan: RunPlan) -> WorkOrder:
         source = self.engine.source(self.export)

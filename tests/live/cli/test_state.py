@@ -95,6 +95,9 @@ def test_reset_reads_everything_again(shop: Shell) -> None:
 
 def test_give_up_ends_the_open_run(shop: Shell) -> None:
     run_id = leave_open(shop, 1)
+    with Engine(load_config(shop.config), state_url="") as engine, engine.session("things", holder="t") as s:
+        s.plan()
+    assert [e["event"] for e in lines(shop.ok("journal", "-e", "things", "--json"))][-1] == "RunResumed"
     assert f"run {run_id} is given up" in shop.ok("state", "give-up", "-e", "things")
     assert "no run is open" in shop.ok("state", "give-up", "-e", "things")
     assert "goes on" not in shop("run", "-e", "things").err
@@ -106,13 +109,16 @@ def test_metrics_and_journal(shop: Shell) -> None:
     shop.db.execute("INSERT INTO things SELECT g FROM generate_series(351, 360) g")
     assert shop("run", "-e", "inc").code == 3
     failed, good = lines(shop.ok("metrics", "-e", "inc", "--json"))
+    seen = [e["event"] for e in lines(shop.ok("journal", "-e", "inc", "-l", "1", "--json"))]
+    assert seen == ["PlanResolved", "RunFailed"]
     assert (failed["status"], failed["error"]["code"]) == ("failed", "RIVET_QUALITY_FAILED")
     assert (good["status"], good["total_rows"], good["error"]) == ("completed", 350, None)
     text = shop.ok("metrics", "-l", "1")
     assert "things  completed  350 rows" in text
     assert "RIVET_QUALITY_FAILED" in text
     events = lines(shop.ok("journal", "-e", "things", "--json"))
-    assert [e["event"] for e in events][-1] == "RunCompleted"
+    assert [e["event"] for e in events] == ["PlanResolved", "RunCompleted"]
+    assert events[0]["detail"] == {"strategy": "chunked", "units": 4, "reason": "4 ranges of id"}
     assert events[0]["export_name"] == "things"
     only = shop.ok("journal", "--run-id", events[0]["run_id"])
     assert only.count(": completed, begun ") == 1
