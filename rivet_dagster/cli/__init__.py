@@ -73,7 +73,7 @@ def cli() -> None:
 def main() -> None:
     """Entry point: turns an error of the tree into its exit code, and into JSON if that is wanted."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="rivet-dagster", standalone_mode=False)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:

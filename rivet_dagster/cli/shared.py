@@ -83,18 +83,27 @@ def param_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``-c`` as ``path`` and ``-p`` as ``params``."""
     config = click.option(
-        "-c", "--config", "path", envvar="RIVET_CONFIG", default="rivet.yaml", show_default=True,
-        help="The config file.",
+        "-c", "--config", "path", envvar="RIVET_CONFIG", show_envvar=True, default="rivet.yaml",
+        show_default=True, metavar="FILE", help="The config file.",
     )  # fmt: skip
     return config(param_option(command))
 
 
 def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``config_options``, and ``-e`` as ``exports``."""
-    command = click.option("-e", "--export", "exports", multiple=True, help="Only this export; repeat.")(
-        command
-    )
-    return config_options(command)
+    named = click.option(
+        "-e", "--export", "exports", multiple=True, shell_complete=_export_names,
+        help="Only this export; repeat.",
+    )  # fmt: skip
+    return config_options(named(command))
+
+
+def _export_names(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """For the shell. A config that does not load completes nothing."""
+    path = context.params.get("path") or os.environ.get("RIVET_CONFIG") or "rivet.yaml"
+    with contextlib.suppress(RivetError):
+        return [export.name for export in load(path, ()).exports if export.name.startswith(begun)]
+    return []
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -74,7 +74,16 @@ def test_modules_are_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTEXT.md", "CHANGELOG.md", "docs/dagster.md", "docs/config.md"]
+    "name",
+    [
+        "README.md",
+        "CONTEXT.md",
+        "CHANGELOG.md",
+        "docs/dagster.md",
+        "docs/config.md",
+        "docs/cli.md",
+        "docs/quickstart.md",
+    ],
 )
 def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(name))
