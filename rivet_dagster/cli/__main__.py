@@ -1,5 +1,6 @@
 """``python -m rivet_dagster.cli``."""
 
-from rivet_dagster.cli import main
+from rivet_dagster.cli import entry
 
-main()
+if __name__ == "__main__":
+    entry()

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from rivet_dagster.config import ExportConfig, RivetConfig, load_config
+from rivet_dagster.engine import doctor
 from rivet_dagster.engine.errors import UsageError
-from rivet_dagster.scaffold.init import write_new
+from rivet_dagster.engine.run.engine import Engine
+from rivet_dagster.scaffold.init import Wanted, scaffold, write_new
 from tests.live.cli.conftest import Shell
+from tests.services.postgres import TestDatabase
 
 LARGE = "repeat('x', 500) AS pad FROM generate_series(1, 3000) g"
 SHOP = (
@@ -192,3 +195,17 @@ def test_another_host_is_only_reached_with_tls(sh: Shell) -> None:
     assert not sh.config.exists()
     sh.monkeypatch.delenv("DATABASE_URL")
     assert "set DATABASE_URL" in sh("init").err
+
+
+def test_every_version_of_the_server(
+    every_db: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_db.execute(*SHOP)
+    monkeypatch.setenv("DATABASE_URL", every_db.url)
+    path = tmp_path / "rivet.yaml"
+    made = scaffold(path, url_env="DATABASE_URL", wanted=Wanted(), large_mb=1)
+    assert made.modes == {"chunked": 1, "chunked by key": 3, "full": 2}
+    path.write_text(made.text)
+    with Engine(load_config(path), state_url="") as engine:
+        assert [check.name for check in doctor.source(engine) if check.status != "ok"] == []
+        assert {check.status for check, _ in doctor.exports(engine)} == {"ok"}
