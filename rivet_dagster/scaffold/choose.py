@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from rivet_dagster.engine.types.decision import Column, Fidelity
 #: Above it a table is cut into units that a killed run goes on with.
 LARGE_MB: Final = 256
 _UNIT_BYTES: Final = 128 * MIB
+_NUMBER: Final = "decimal(38,9)"
 _UNKNOWN_ROW: Final = 512  # bytes, where the table was never analysed
 
 _CHANGED: Final = (
@@ -31,6 +32,7 @@ class Choice:
     """keys: of the export, after its table. why: lines of comment. options: what could be chosen instead.
 
     review: what a person should decide. refused: why the role cannot read it, None when it can.
+    leave_out: columns that no file holds. overrides: column types to switch on, written as a comment.
     """
 
     keys: dict[str, Any]
@@ -38,7 +40,8 @@ class Choice:
     options: tuple[str, ...] = ()
     review: tuple[str, ...] = ()
     refused: str | None = None
-    leave_out: tuple[str, ...] = field(default=())
+    leave_out: tuple[str, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose(found: Found, *, large_mb: int = LARGE_MB) -> Choice:
@@ -53,6 +56,7 @@ def choose(found: Found, *, large_mb: int = LARGE_MB) -> Choice:
         tuple(_review(relation)),
         refused,
         tuple(c.name for c in relation.columns if c.fidelity is Fidelity.UNSUPPORTED),
+        {c.name: _NUMBER for c in relation.columns if _open_numeric(c)},
     )
 
 
@@ -124,11 +128,12 @@ def _review(relation: Relation) -> Iterator[str]:
     for column in relation.columns:
         if column.fidelity is Fidelity.UNSUPPORTED:
             yield f"{column.name} ({column.native_type}) is left out: no file type holds its values."
-        elif column.native_type == "numeric" and column.fidelity is Fidelity.TEXT:
-            yield (
-                f"{column.name} is numeric without a precision and is written as text; "
-                f'`columns: {{{column.name}: "decimal(38,9)"}}` makes it a number.'
-            )
+        elif _open_numeric(column):
+            yield f"{column.name} is numeric without a precision: text, until `columns:` below is set."
+
+
+def _open_numeric(column: Column) -> bool:
+    return column.native_type == "numeric" and column.fidelity is Fidelity.TEXT
 
 
 def _refused(relation: Relation) -> str | None:

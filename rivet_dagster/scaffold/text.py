@@ -86,6 +86,8 @@ def _entry(entry: Entry, file_format: str, path: str) -> Iterator[str]:
         f"  format: {file_format}",
         f"  destination: {{type: local, path: {json.dumps(path)}}}",
     ]
+    if choice.overrides:
+        body.append(f"  # columns: {_value(choice.overrides)}")
     if entry.off is None:
         yield from (f"  {line}" for line in body)
     else:
@@ -115,7 +117,7 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_value(key)}: {_value(item)}" for key, item in value.items()) + "}"
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text

@@ -94,14 +94,44 @@ def test_only_the_ranges_of_the_plan_are_read(shop: Shell) -> None:
     assert rows(shop) == 350
 
 
+def killed(sh: Shell, point: str) -> None:
+    """An apply that dies at a fault point."""
+    command = [sys.executable, "-m", "rivet_dagster.cli", "apply", "p.json"]
+    environment = os.environ | {"RIVET_TEST_CRASH_AT": point, "PYTHONPATH": TREE}
+    done = subprocess.run(command, cwd=sh.root, env=environment, capture_output=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "point"),
+    [
+        ("ranges", "after_plan"),
+        ("ranges", "before_finalize"),
+        ("ranges", "after_manifest_copy"),
+        ("ranges", "after_success"),
+        ("full", "after_unit_commit"),
+        ("incremental", "after_unit_commit"),
+        ("incremental", "after_manifest_copy"),
+        ("keyset", "after_manifest_update"),
+    ],
+)
+def test_killed_anywhere_it_is_applied_once(shop: Shell, mode: str, point: str) -> None:
+    write(shop, MODES[mode])
+    shop.ok("run")
+    adds = mode in ("incremental", "keyset")
+    shop.db.execute("INSERT INTO things SELECT g, now(), '' FROM generate_series(351, 400) g")
+    planned(shop)
+    killed(shop, point)
+    applied = json.loads(shop.ok("apply", "p.json", "--json"))
+    assert (applied["status"], applied["rows"]) == ("success", 50 if adds else 400)
+    assert rows(shop) == 400
+    assert json.loads(shop.ok("apply", "p.json", "--json"))["run_id"] == applied["run_id"]
+    assert shop.ok("validate").startswith("x: pass")
+
+
 def test_a_killed_apply_goes_on_with_the_same_plan(shop: Shell) -> None:
     planned(shop)
-    command = [sys.executable, "-m", "rivet_dagster.cli", "apply", "p.json"]
-    environment = os.environ | {"RIVET_TEST_CRASH_AT": "after_unit_commit:2", "PYTHONPATH": TREE}
-    done = subprocess.run(
-        command, cwd=shop.root, env=environment, capture_output=True, check=False, timeout=60
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    killed(shop, "after_unit_commit:2")
     shop.db.execute("INSERT INTO things SELECT g, now(), '' FROM generate_series(351, 500) g")
     resumed = shop("apply", "p.json")
     assert (resumed.code, "2 of 4 units are outstanding" in resumed.err) == (0, True)

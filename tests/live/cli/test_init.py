@@ -72,6 +72,16 @@ def test_each_table_gets_the_mode_that_fits_it_and_a_reason(shop: Shell) -> None
     assert "Review: price is numeric without a precision" in about(shop, "small")
 
 
+def test_a_proposed_override_works_once_it_is_switched_on(shop: Shell) -> None:
+    shop.ok("init", "--table", "small")
+    text = shop.config.read_text()
+    assert '    # columns: {price: "decimal(38,9)"}\n' in text
+    shop.config.write_text(text.replace("    # columns:", "    columns:"))
+    assert "price       numeric -> decimal128(38, 9)" in shop.ok("check")
+    shop.db.execute("UPDATE small SET price = round(price, 2)")
+    shop.ok("run")
+
+
 def test_what_is_proposed_runs_as_it_stands(shop: Shell) -> None:
     shop.ok("init", "--large-mb", "1")
     out = shop.ok("run")

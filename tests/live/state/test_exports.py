@@ -136,3 +136,5 @@ def test_aggregate(store: StateStore) -> None:
         row = connection.execute(text("SELECT * FROM run_aggregate")).one()
     assert (row.run_aggregate_id, row.duration_ms, row.total_bytes) == ("agg_1", 2000, 2**40)
     assert row.details_json == '[{"export":"a"}]'
+    (kept,) = store.aggregates()
+    assert (kept["started_at"], kept["finished_at"], kept["per_export"]) == (start, end, [{"export": "a"}])

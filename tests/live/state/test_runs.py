@@ -224,3 +224,19 @@ def test_journal_keeps_the_order_and_no_secret(store: StateStore) -> None:
     assert [row.event for row in rows] == [*expected, "Warning", "RunCompleted"]
     assert [row.seq for row in rows] == sorted({row.seq for row in rows})
     assert rows[1].detail == {"url": "u:***@h"}
+
+
+def test_runs_are_listed_and_found_by_an_event(store: StateStore) -> None:
+    register_secret("c4nary-value")
+    event = JournalEvent("PlanApplied", {"plan_id": "plan_1", "note": "c4nary-value"})
+    lease = take(store)
+    store.begin_run(header("r1"), make_units(1), lease, events=(event,))
+    store.interrupt_run("r1", lease)
+    store.begin_run(header("r2"), make_units(1), lease, events=(event,))
+    assert [run.run_id for run in store.runs("orders", limit=5)] == ["r2", "r1"]
+    assert [run.run_id for run in store.runs("orders", limit=5, open_only=True)] == ["r2"]
+    assert [run.run_id for run in store.runs("orders", limit=1)] == ["r2"]
+    assert store.runs_with_event("orders", event) == (("r2", "in_progress"), ("r1", "interrupted"))
+    assert store.runs_with_event("orders", JournalEvent("PlanApplied", {"plan_id": "plan_2"})) == ()
+    assert store.runs_with_event("customers", event) == ()
+    assert "c4nary" not in str(store.journal("r1"))
