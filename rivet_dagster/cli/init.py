@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
+from rivet_dagster.cli.progress import CLEAR
 from rivet_dagster.cli.shared import Verb
 
 
@@ -85,7 +87,10 @@ def init(
         file_format=file_format,
         destination=destination,
         large_mb=large_mb,
+        tell=_tell,
     )
+    if sys.stderr.isatty():
+        click.echo(CLEAR, nl=False, err=True)
     if output == "-":
         click.echo(made.text, nl=False)
         return
@@ -106,3 +111,8 @@ def init(
         f"  rivet-dagster validate{config}   check every byte that was written\n"
         f"  RIVET_CONFIG={path} dagster dev -m rivet_dagster.definitions   the same in Dagster"
     )
+
+
+def _tell(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"{CLEAR}looking at table {done + 1} of {total}", nl=False, err=True)

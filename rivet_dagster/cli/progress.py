@@ -11,7 +11,8 @@ from typing import Any, Final
 import click
 
 _LINE_EVERY_S: Final = 10.0
-_CLEAR: Final = "\r\033[K"
+#: Empties the line that a terminal's cursor is in.
+CLEAR: Final = "\r\033[K"
 
 
 class Progress:
@@ -58,7 +59,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line between; it does not tear the bar."""
-        click.echo(f"{_CLEAR if self._bar is not None else ''}{self._name}: {text}", err=True)
+        click.echo(f"{CLEAR if self._bar is not None else ''}{self._name}: {text}", err=True)
         if self._bar is not None:
             self._bar.render_progress()
 

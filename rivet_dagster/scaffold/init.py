@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,14 +80,15 @@ def scaffold(
     file_format: str = "parquet",
     destination: str = "./out/{export}",
     large_mb: int = LARGE_MB,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scaffold:
-    """The text of a config for ``path``, which is not written.
+    """The text of a config for ``path``, which is not written. tell: see ``survey``.
 
     Raises as connecting does, and UsageError RIVET_INIT_NOTHING_FOUND without a readable table.
     """
     keys, source = _source(path.parent, url_env, tls, ca_file)
     connector = PostgresConnector(source.resolve().conninfo_kwargs(), _LIMITS)
-    seen = survey(connector, wanted, span_from_bytes=large_mb * MIB)
+    seen = survey(connector, wanted, span_from_bytes=large_mb * MIB, tell=tell)
     entries = named((found.relation, choose(found, large_mb=large_mb)) for found in seen.tables)
     if not any(entry.off is None for entry in entries):
         raise UsageError(_nothing(seen, entries), code="RIVET_INIT_NOTHING_FOUND")

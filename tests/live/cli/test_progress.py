@@ -59,6 +59,13 @@ def test_a_terminal_gets_a_bar(shop: Shell) -> None:
     assert "\r" in text
 
 
+def test_init_says_which_table_it_looks_at(shop: Shell) -> None:
+    code, text = on_terminal(shop, "init", "-o", "other.yaml")
+    assert (code, "looking at table 1 of 1" in text) == (0, True)
+    assert text.endswith("\x1b[K")
+    assert shop("init", "-o", "third.yaml").err == ""
+
+
 def test_a_pipe_gets_no_control_characters(shop: Shell) -> None:
     done = shop("run")
     assert done.err == "things: 4 units, 4 ranges of id\n"

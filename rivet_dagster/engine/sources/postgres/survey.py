@@ -52,22 +52,27 @@ class Survey:
 
 
 def survey(
-    connector: PostgresConnector, wanted: Callable[[str, str], bool], *, span_from_bytes: int
+    connector: PostgresConnector,
+    wanted: Callable[[str, str], bool],
+    *,
+    span_from_bytes: int,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Survey:
     """Facts of each table that ``wanted(schema, table)``; reads the catalog, and key ends of large tables.
 
-    span_from_bytes: from this size on the ends of an integer primary key are asked for.
+    span_from_bytes: from this size on the ends of an integer primary key are asked for. tell: called
+    with how many tables are done, and of how many.
     """
     connection = connector.connect()
     with contextlib.closing(connection), _faults():
         with connector.transaction(connection, search_path=False):
             server = catalog.server_facts(connection)
-            listed = [tuple(map(str, row)) for row in connection.execute(_LISTED)]
+            rows = [tuple(map(str, row)) for row in connection.execute(_LISTED)]
+        listed = [row for row in rows if wanted(row[0], row[1])]
         tables: list[Found] = []
         skipped: list[Skipped] = []
-        for schema, name, kind in listed:
-            if not wanted(schema, name):
-                continue
+        for done, (schema, name, kind) in enumerate(listed):
+            tell(done, len(listed))
             if kind in _NOT_READ:
                 skipped.append(Skipped(f"{schema}.{name}", _NOT_READ[kind]))
                 continue
