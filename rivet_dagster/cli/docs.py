@@ -44,6 +44,7 @@ state is.
 | 4 | `schema_drift` | the source changed its shape |
 | 5 | `refusal` | going on would not be safe |
 | 6 | `internal` | a defect of ours |
+| 130 | | stopped by Ctrl-C; what was committed stays, and the next run goes on from it |
 
 Of several failures the gravest decides: 3, then 6, 5, 4, 2, 1. [errors.md](errors.md) has every code.
 

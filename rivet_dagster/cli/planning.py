@@ -37,7 +37,7 @@ def plan(path: str, exports: tuple[str, ...], params: Options, as_json: bool, ou
     from rivet_dagster.engine.run.preview import preview
 
     if output is not None:
-        _seal(path, params, exports, output)
+        _seal(path, params, exports, output, as_json=as_json)
         return
 
     def act(engine: Engine, name: str) -> None:
@@ -50,7 +50,7 @@ def plan(path: str, exports: tuple[str, ...], params: Options, as_json: bool, ou
     on_exports(path, params, exports, act)
 
 
-def _seal(path: str, params: Options, exports: tuple[str, ...], output: str) -> None:
+def _seal(path: str, params: Options, exports: tuple[str, ...], output: str, *, as_json: bool) -> None:
     from rivet_dagster.engine.run.sealed import seal
 
     with open_engine(path, params) as engine:
@@ -61,8 +61,11 @@ def _seal(path: str, params: Options, exports: tuple[str, ...], output: str) -> 
         def act(name: str) -> None:
             text, seen = seal(engine, name)
             write_output(output, text, mode=0o600)  # bounds of units are values of the table
-            click.echo(seen.text(), err=True)
-            click.echo(f"sealed in {output}: rivet-dagster apply {output}")
+            if as_json:
+                print_json(seen.as_json())
+            else:
+                click.echo(seen.text())
+            click.echo(f"sealed in {output}: rivet-dagster apply {output}", err=True)
 
         raise_failures(each(engine, names, act))
 

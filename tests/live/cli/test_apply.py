@@ -76,7 +76,8 @@ def refused(sh: Shell, *args: str) -> Done:
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_every_mode_can_be_sealed_and_applied_once(shop: Shell, mode: str) -> None:
     write(shop, MODES[mode])
-    assert "sealed in p.json" in shop.ok("plan", "-e", "x", "-o", "p.json")
+    sealing = shop("plan", "-e", "x", "-o", "p.json", "--json")
+    assert ("sealed in p.json" in sealing.err, sealing.json["export_name"]) == (True, "x")
     first = json.loads(shop.ok("apply", "p.json", "--json"))
     assert (first["status"], first["rows"], rows(shop)) == ("success", 350, 350)
     again = shop("apply", "p.json", "--json")

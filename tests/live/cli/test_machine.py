@@ -117,6 +117,15 @@ def test_every_exit_class(shop: Shell) -> None:
         shop("run", "--debug")
 
 
+def test_ctrl_c_is_no_failure_of_an_export(shop: Shell) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    shop.monkeypatch.setattr(Engine, "session", interrupted)
+    done = shop("run", "--json")
+    assert (done.code, done.out) == (130, "")
+
+
 def test_a_mistake_in_the_arguments_is_json_too(shop: Shell) -> None:
     for args in (["run", "--nope"], ["nope"], ["run", "-p", "novalue"], ["run", "-c"]):
         done = shop("--json-errors", *args)
