@@ -22,7 +22,7 @@ from rivet_dagster.cli.shared import (
     write_output,
 )
 from rivet_dagster.engine.errors import RivetError, as_rivet_error
-from rivet_dagster.engine.results import Aggregate, aggregate_json, failed_entry, run_entry
+from rivet_dagster.engine.results import Aggregate, aggregate_json, failed_entry, run_entry, without_messages
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
@@ -90,7 +90,7 @@ class Teller:
         """Keep the sum in the state, write it where it is wanted, and raise what failed."""
         record = self._sum.ended()
         try:
-            self._engine.state.record_aggregate(record)
+            self._engine.state.record_aggregate(without_messages(record))
         except RivetError as error:  # the runs are what they are without this line about them
             click.echo(f"the result was not recorded: {error}", err=True)
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +112,15 @@ class Aggregate:
             total_bytes=sum(entry["bytes"] for entry in self.entries),
             details=tuple(self.entries),
         )
+
+
+def without_messages(aggregate: RunAggregate) -> RunAggregate:
+    """What the state keeps: a message may hold a value of a row."""
+    details = [
+        {**entry, "error_message": None, "error": entry["error"] and {**entry["error"], "message": None}}
+        for entry in aggregate.details
+    ]
+    return replace(aggregate, details=tuple(details))
 
 
 def aggregate_json(aggregate: RunAggregate) -> dict[str, Any]:

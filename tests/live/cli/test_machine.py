@@ -73,6 +73,17 @@ def test_the_invocation_is_kept_in_the_state(shop: Shell) -> None:
     assert kept["per_export"][0]["rows"] == 350
 
 
+def test_the_state_keeps_no_text_of_an_error(shop: Shell) -> None:
+    shop.write(GONE)
+    assert shop("run", "--summary-output", "sum.json").code == 5
+    (told,) = summary(shop)["per_export"]
+    assert "no_such" in told["error_message"]
+    with Engine(load_config(shop.config), state_url="") as engine:
+        ((kept,),) = (one["per_export"] for one in engine.state.aggregates())
+    assert (kept["error"]["code"], kept["error"]["message"]) == ("RIVET_SOURCE_TABLE_NOT_FOUND", None)
+    assert "no_such" not in str(kept)
+
+
 def test_nothing_new_is_skipped_not_failed(shop: Shell) -> None:
     shop.write(INCREMENTAL)
     shop.ok("run")
