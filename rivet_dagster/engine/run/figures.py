@@ -64,3 +64,11 @@ def policies_record(
 
 
 __all__ = ["measure", "policies_record", "total", "width_factor"]
+
+
+def nulled_lines(figures: PartStats) -> list[str]:
+    """What the policy ``null`` did, for a person."""
+    return [
+        f"{count} values of '{name}' have no form in its type and are NULL"
+        for name, count in figures.nulled.items()
+    ]

@@ -20,7 +20,7 @@ from rivet_dagster.engine.run.added import row_hash_record
 from rivet_dagster.engine.run.drift import Drift, widest, width_drift
 from rivet_dagster.engine.run.events import RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
-from rivet_dagster.engine.run.figures import policies_record, total, width_factor
+from rivet_dagster.engine.run.figures import nulled_lines, policies_record, total, width_factor
 from rivet_dagster.engine.run.options import checksum_key, checksums
 from rivet_dagster.engine.run.quality import QualityReport, evaluate
 from rivet_dagster.engine.sources.base import SourceFacts
@@ -169,10 +169,6 @@ class Finalizer:
         figures = total(row.stats for row in self.state.parts(self.header.run_id))
         known = self.state.widths(self.export.name) or {}
         drift = replace(self.drift, wider=width_drift(known, figures.widths, width_factor(self.export)))
-        replaced = [
-            f"{count} values of '{name}' have no form in its type and are NULL"
-            for name, count in figures.nulled.items()
-        ]
         details = {
             "nulled": dict(figures.nulled),
             "quality": report.as_json(),
@@ -190,7 +186,7 @@ class Finalizer:
             size=size,
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
-            warnings=(*replaced, *drift.shape_lines, *report.warnings),
+            warnings=(*nulled_lines(figures), *drift.shape_lines, *report.warnings),
             details=details,
         )
 
