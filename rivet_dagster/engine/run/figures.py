@@ -63,12 +63,12 @@ def policies_record(
     return found | {name: {"policy": "text", "nulled": 0} for name in texts}
 
 
-__all__ = ["measure", "policies_record", "total", "width_factor"]
-
-
 def nulled_lines(figures: PartStats) -> list[str]:
     """What the policy ``null`` did, for a person."""
     return [
         f"{count} values of '{name}' have no form in its type and are NULL"
         for name, count in figures.nulled.items()
     ]
+
+
+__all__ = ["measure", "nulled_lines", "policies_record", "total", "width_factor"]
