@@ -262,6 +262,7 @@ def _entry(outcome: RunOutcome) -> dict[str, Any]:
         "mode": outcome.mode,
         "skip_reason": outcome.skip_reason,
         "manifest": outcome.manifest_uri,
+        "retries": outcome.retries,
         "warnings": list(outcome.warnings),
         **outcome.details,
     }

@@ -52,6 +52,7 @@ class RunPlan:
     """units: all of the run. outstanding: indexes that this session will execute.
 
     partitions: distinct Dagster partition keys in plan order. strategy and reason: for people.
+    consistency: ``snapshot`` (all units see one moment) or ``chunk`` (each sees its own).
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class RunPlan:
     strategy: str
     reason: str
     est_rows: int | None = None
+    consistency: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class RunOutcome:
 
     warnings: what its end found and a person should see; lines that no event told before. details:
     ``nulled`` (column -> values that the value policy replaced), ``quality`` (gates and their figures).
+    retries: attempts at units beyond the first of each, by all sessions of the run.
     """
 
     status: str
@@ -87,6 +90,7 @@ class RunOutcome:
     skip_reason: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    retries: int = 0
     details: dict[str, Any] = field(default_factory=dict)
 
     @property

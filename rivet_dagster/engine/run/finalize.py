@@ -114,7 +114,8 @@ class Finalizer:
             for name, count in figures.nulled.items()
         ]
         details = {"nulled": dict(figures.nulled), "quality": report.as_json()}
-        self._complete(manifest, size, widest(known, figures.widths), details)
+        retries = self.state.retries(self.header.run_id)
+        self._complete(manifest, size, widest(known, figures.widths), {"retries": retries, **details})
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
         return self._outcome(
@@ -125,6 +126,7 @@ class Finalizer:
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
             warnings=(*replaced, *grown, *report.warnings),
+            retries=retries,
             details=details,
         )
 
@@ -232,7 +234,7 @@ class Finalizer:
             )
 
     def _complete(
-        self, manifest: Manifest, size: int, widths: dict[str, int], details: dict[str, Any]
+        self, manifest: Manifest, size: int, widths: dict[str, int], figures: dict[str, Any]
     ) -> None:
         units = manifest.additions.units if manifest.additions else ()
         extraction = manifest.source.extraction
@@ -244,7 +246,7 @@ class Finalizer:
             "format": manifest.format,
             "mode": self.export.mode,
             "schema_fingerprint": manifest.schema_fingerprint,
-            **details,
+            **figures,
         }
         self.state.finish_run(
             self.header.run_id,
@@ -296,6 +298,7 @@ class Finalizer:
         manifest_uri: str | None,
         reason: str | None = None,
         warnings: tuple[str, ...] = (),
+        retries: int = 0,
         details: dict[str, Any] | None = None,
     ) -> RunOutcome:
         return RunOutcome(
@@ -314,5 +317,6 @@ class Finalizer:
             skip_reason=reason,
             notes=self.notes,
             warnings=warnings,
+            retries=retries,
             details=details or {},
         )
