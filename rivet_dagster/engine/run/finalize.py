@@ -43,6 +43,7 @@ from rivet_dagster.engine.verify.manifest import (
     success_body,
 )
 from rivet_dagster.engine.verify.manifest_reader import parse_manifest
+from rivet_dagster.engine.write.base import CSV_DIALECT
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -171,6 +172,8 @@ class Finalizer:
             supersedes=supersedes,
             policies=policies_record(self.export, self.columns, total(row.stats for row in rows)),
             row_hash=row_hash_record(self.export, self.columns),
+            column_origins=self.facts.origins,
+            csv=CSV_DIALECT if self.export.format == "csv" else None,
             checksum_key_column=checksum_key(self.export, self.facts),
         )
 

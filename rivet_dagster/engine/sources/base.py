@@ -40,7 +40,7 @@ class SourceFacts:
     est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
     composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
     indexed (an index begins with it): names.
-    signature: changes when the columns do.
+    signature: changes when the columns do. origins: columns that the server fills, and how.
     """
 
     schema: str | None
@@ -57,6 +57,7 @@ class SourceFacts:
     indexed: frozenset[str]
     relation: Any = None
     notes: tuple[str, ...] = field(default=())
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stream(self) -> str:

@@ -409,4 +409,5 @@ def _facts(
         frozenset(c.name for c in columns if c.nullable),
         relation.indexed,
         relation=relation,
+        origins=relation.origins,
     )
