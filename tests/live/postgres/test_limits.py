@@ -47,7 +47,7 @@ def test_servers_before_14_read_a_heap_in_one_piece(rig: Rig, monkeypatch: pytes
 
 
 def rows_of(mib: int) -> int:
-    """Rows of the table below that reach so many MiB as Arrow has them: int8, an offset of four, 96 of text."""
+    """Rows of the table below that are so many MiB in Arrow: int8, an offset of four, 96 of text."""
     return -(-mib * MIB // 108)
 
 
