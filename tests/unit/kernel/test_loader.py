@@ -59,9 +59,8 @@ def test_library_of_other_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (tmp_path / path.name).write_text(text.replace(before, after) if path.name == file else text)
     compiler = shutil.which("cc")
     assert compiler is not None
-    units = [tmp_path / "kernel.c", tmp_path / "checksum.c"]
-    command = [compiler, "-w", "-std=c11", "-shared", "-fPIC", *units, "-o", tmp_path / "_kernel.abi3.so"]
-    subprocess.run(command, check=True)
+    command = [compiler, "-w", "-std=c11", "-shared", "-fPIC", "kernel.c", "checksum.c"]
+    subprocess.run([*command, "-o", "_kernel.abi3.so"], cwd=tmp_path, check=True)
     if change == "nothing":
         monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
         assert kernel.load()
