@@ -10,9 +10,11 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from rivet_dagster.engine.redact import redact
+
 if TYPE_CHECKING:
     from rivet_dagster.engine.plan.units import WorkUnit
-    from rivet_dagster.engine.run.events import RunOutcome, UnitCommitted
+    from rivet_dagster.engine.run.events import RunOutcome, RunPlan, UnitCommitted
     from rivet_dagster.engine.types.decision import Column
 
 
@@ -119,8 +121,8 @@ def column_schema(columns: Sequence[Column]) -> dg.TableSchema:
     )
 
 
-def table_metadata(outcome: RunOutcome, *, partitions: int) -> dict[str, Any]:
-    """Of the table's materialization."""
+def table_metadata(outcome: RunOutcome, plan: RunPlan) -> dict[str, Any]:
+    """Of the table's materialization. plan: the one of this session, of all units of the run."""
     metadata: dict[str, Any] = {
         "dagster/row_count": outcome.rows,
         "dagster/column_schema": column_schema(outcome.columns),
@@ -132,9 +134,14 @@ def table_metadata(outcome: RunOutcome, *, partitions: int) -> dict[str, Any]:
         "rows_per_second": round(outcome.rows_per_second, 1),
         "run_id": outcome.run_id,
         "mode": outcome.mode,
+        "strategy": plan.strategy,
+        "reason": redact(plan.reason),
         "units": outcome.units,
-        "partitions": partitions,
+        "partitions": len(plan.partitions),
+        "retries": outcome.retries,
     }
+    if plan.consistency is not None:
+        metadata["consistency"] = plan.consistency
     if nulled := sum(outcome.details.get("nulled", {}).values()):
         metadata["values_nulled"] = nulled
     for what, count in outcome.details.get("folder", {}).items():

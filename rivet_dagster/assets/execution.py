@@ -193,9 +193,12 @@ class ExportRun:
                 f"{outside[-1]}): they are exported, and not shown one by one"
             )
         how = "resumed" if plan.resumed else "planned"
+        reads = f", consistency {plan.consistency}" if plan.consistency else ""
         self.context.log.info(
-            f"run {plan.run_id} {how}: {len(plan.units)} units in {len(partitions)} partitions, "
-            f"{len(plan.outstanding)} to do ({plan.strategy})"
+            redact(
+                f"run {plan.run_id} {how}: {len(plan.units)} units in {len(partitions)} partitions, "
+                f"{len(plan.outstanding)} to do ({plan.strategy}{reads}): {plan.reason}"
+            )
         )
 
     def _execute(self, session: Session, plan: RunPlan, prefix_uri: str) -> None:
@@ -253,7 +256,7 @@ class ExportRun:
         outcome = session.finalize()
         for text in outcome.warnings:
             self.context.log.warning(redact(text))
-        yield from self._table(outcome, partitions=len(plan.partitions))
+        yield from self._table(outcome, plan)
         yield from self._gates(outcome.details)
         if VALIDATE in self.checks:
             yield from self._validate(session, outcome)
@@ -268,13 +271,13 @@ class ExportRun:
         if outcome.status != "skipped" or report.manifest_found:
             yield validation_result(self.assets, report)
 
-    def _table(self, outcome: RunOutcome, *, partitions: int) -> Iterator[StepResult]:
+    def _table(self, outcome: RunOutcome, plan: RunPlan) -> Iterator[StepResult]:
         key = self.assets.table_key
         if outcome.status == "skipped":
             # nothing new: the table is as it was, and what depends on it has nothing to do
             self.context.log_event(dg.AssetObservation(key, metadata=observation_metadata(outcome)))
             return
-        metadata = table_metadata(outcome, partitions=partitions)
+        metadata = table_metadata(outcome, plan)
         if self.yields_table:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata)
         else:

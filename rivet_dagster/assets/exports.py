@@ -82,7 +82,7 @@ class ExportAssets:
 
     @property
     def pool(self) -> str:
-        return pool_of(self.export)
+        return pool_of(self.config, self.export)
 
     @property
     def tuning(self) -> Tuning:

@@ -32,12 +32,13 @@ def reap(path: str, exports: tuple[str, ...], params: Options, min_age: float | 
 @click.command(cls=Verb)
 @export_options
 def setup(path: str, exports: tuple[str, ...], params: Options) -> None:
-    """Give the pools of the exports their limits. Once an instance; needs DAGSTER_HOME."""
+    """Give the pools of the exports their limits. Once an instance and after a change of
+    `source_pool_limit`; needs DAGSTER_HOME."""
     import dagster as dg
 
     from rivet_dagster.assets.pools import ensure_pools
 
     config = load(path, params)
     with dg.DagsterInstance.get() as instance:
-        made = ensure_pools(instance, config, exports=exports or None)
-    click.echo(f"{len(made)} pools set: {', '.join(made)}" if made else "every pool has a limit already")
+        made = ensure_pools(instance, config, exports=exports or None, renew=True)
+    click.echo(f"{len(made)} pools set: {', '.join(made)}" if made else "every pool has its limit already")

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Final
+from typing import Annotated, Final
 
-from rivet_dagster.config.base import Context, Flag, Problem, Section, Text, TextList
+from pydantic import Field
+
+from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text, TextList
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 _GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
@@ -132,10 +134,14 @@ class ExportDagster(Section):
 
 
 class RootDagster(Section):
-    """key_prefix: what every asset key starts with. group: default of the exports."""
+    """key_prefix: what every asset key starts with. group: default of the exports.
+
+    source_pool_limit: steps that read the source at a time, all exports together.
+    """
 
     key_prefix: TextList = ("rivet",)
     group: Text | None = None
+    source_pool_limit: Annotated[Int, Field(ge=1)] | None = None
 
     def problems(self, context: Context) -> Iterator[Problem]:
         for at, part in enumerate(self.key_prefix):

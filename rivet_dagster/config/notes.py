@@ -239,6 +239,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",
         "group": "Asset group of exports that name none.",
+        "source_pool_limit": "Steps that read the source at a time, all exports together: they queue in one "
+        "pool, named after the source.",
     },
 }
 _SHARED: Final = (

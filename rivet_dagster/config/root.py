@@ -113,6 +113,12 @@ class RivetConfig(Section):
                 )
             if self.source.mongo is not None and self.source.mongo.resume and export.parallel > 1:
                 yield Problem(("parallel",), "`mongo.resume` works only with one worker", "remove `parallel`")
+        if export.dagster.pool is not None and self.dagster.source_pool_limit is not None:
+            yield Problem(
+                ("dagster", "pool"),
+                "a step queues in one pool: in this one it would not count for `source_pool_limit`",
+                "remove `pool` here or `source_pool_limit` above",
+            )
         if export.mode == "cdc":
             yield from self._cdc(export)
 

@@ -124,6 +124,17 @@ class SourceConfig(Section):
         """``postgres://host:port/database``, without credentials. Raises ConfigError like ``resolve``."""
         return self._resolved().identity()
 
+    @property
+    def label(self) -> str:
+        """The source as the config names it, read from nowhere else: ``host:port/database``, or the name
+        of the variable or file that holds its URL."""
+        if self.url_env is not None or self.url_file is not None:
+            return str(self.url_env or self.url_file)
+        if self.url is None:
+            return f"{self.host}:{self.port or DEFAULT_PORT}/{self.database}"
+        hosts, _, database = self._address(parse_url(self.url.get_secret_value()))
+        return f"{','.join(f'{host}:{port}' for host, port in hosts)}/{database}"
+
     def _resolved(self) -> ResolvedSource:
         if self.type != "postgres":
             raise self._error(

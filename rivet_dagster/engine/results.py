@@ -29,6 +29,7 @@ def run_entry(outcome: RunOutcome) -> dict[str, Any]:
         "rows": outcome.rows,
         "files": outcome.files,
         "bytes": outcome.bytes,
+        "retries": outcome.retries,
         "skip_reason": outcome.skip_reason,
         "prefix": outcome.prefix_uri,
         "manifest": outcome.manifest_uri,

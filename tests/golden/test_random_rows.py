@@ -19,9 +19,9 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tests.golden.postgres_values import ARRAYS, EXTENSIONS, SCALARS, SETUP, WHOLE_ARRAYS, Sample
+from tests.golden.postgres_values import ARRAYS, SCALARS, SETUP, WHOLE_ARRAYS, Sample
 from tests.golden.random_values import VARIANTS, drawn, quoted, strategy
-from tests.golden.read_back import Connection, pin, same, shown
+from tests.golden.read_back import Connection, create_extensions, pin, same, shown
 from tests.live.modes import walk
 from tests.live.modes.kit import Project
 from tests.live.modes.walk import MODES
@@ -32,10 +32,24 @@ SEED: Final = int(os.environ.get("RIVET_TEST_SEED") or int.from_bytes(os.urandom
 
 #: Which values ``v`` have no form in a file's type.
 _UNFIT: Final = {
+    "timestamp[ns]": "v < '1677-09-21 00:12:43.145225' OR v > '2262-04-11 23:47:16.854775'",
+    "decimal256": "v = 'NaN'",
     "date32": "NOT isfinite(v)",
     "timestamp": "NOT isfinite(v) OR v >= '294247-01-10 04:00:54.775808+00'",
     "time64": "v = '24:00'",
     "decimal128": "v = 'NaN'",
+}
+#: Types that only an override gives a file, with the override.
+OVERRIDDEN: Final = {
+    "timestamp_ns": Sample(
+        "timestamp(3)",
+        "timestamp[ns]",
+        ("1677-09-21 00:12:44", "2262-04-11 23:47:16.854", "2262-04-12", "infinity"),
+        "trunc(extract(epoch FROM v) * 1000000000)::text",
+    ),
+    "decimal(60,30)": Sample(
+        "numeric(60,30)", "decimal256(60, 30)", ("9" * 30 + "." + "9" * 30, "-1e-30", "0", "NaN")
+    ),
 }
 #: How the text ``x`` of a CSV becomes a value again, where a plain cast does not do it.
 _BACK: Final = {
@@ -64,6 +78,10 @@ class Columns:
             yield f"c{i}", sample
             if sample.type == "int4[]" or unfit(sample):
                 yield f"f{i}", sample
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        return {name: to for name, sample in self for to, one in OVERRIDDEN.items() if sample is one}
 
     @property
     def declared(self) -> str:
@@ -154,16 +172,18 @@ def more_arrays() -> Iterator[Sample]:
 def columns(pg: TestServer) -> Iterator[Columns]:
     print(f"RIVET_TEST_SEED={SEED}")
     with database(pg) as db, db.connect() as connection:
-        for statement in (*(f"CREATE EXTENSION {name}" for name in EXTENSIONS), *SETUP):
+        create_extensions(connection)
+        for statement in SETUP:
             connection.execute(statement.encode())
         version = connection.info.server_version // 10_000
         has_xml = ask(connection, "SELECT pg_input_is_valid('<a/>', 'xml')") == [(True,)]
+        brought = {None, *(name for (name,) in ask(connection, "SELECT extname FROM pg_extension"))}
         known = {
             s.type: s
             for s in (*SCALARS, *ARRAYS, *WHOLE_ARRAYS, *more_arrays())
-            if s.since <= version and (has_xml or not s.type.startswith("xml"))
+            if s.since <= version and s.extension in brought and (has_xml or not s.type.startswith("xml"))
         }
-        made = Columns(db, tuple(known.values()))
+        made = Columns(db, (*known.values(), *OVERRIDDEN.values()))
         fill(connection, made)
         for name, sample in made:
             flat = replace(sample, arrow="list<item: int32>") if "[][]" in sample.type else sample
@@ -206,6 +226,9 @@ def assert_same(columns: Columns, table: pa.Table, wanted: dict[str, list[Any]],
     wrong = []
     for name, sample in columns:
         kind = table.schema.field(name).type
+        if reader == "duckdb" and sample.arrow.startswith("decimal256"):  # it takes them for doubles
+            continue
+        assert name not in columns.overrides or str(kind) == sample.arrow
         for n, got in zip(order, shown(table.column(name)), strict=True):
             want = wanted[name][n - 1]
             if not same(kind, got, want):
@@ -284,7 +307,7 @@ def values_of_csv(columns: Columns, table: pa.Table) -> dict[str, list[Any]]:
 def test_files_hold_what_the_server_says(columns: Columns, project: Project, mode: str) -> None:
     way = MODES[mode]
     create(project, columns, way)
-    keys = {**way.keys, "parallel": 2, "value_policy": {"*": "null"}}
+    keys = {**way.keys, "parallel": 2, "value_policy": {"*": "null"}, "columns": columns.overrides}
     if keys.get("chunk_size") == 100:
         keys["chunk_size"] = max(2, ROWS // 5)
     for written in ("parquet", "csv"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -132,3 +133,18 @@ def test_the_instance_is_the_documented_one() -> None:
     assert instance["telemetry"] == {"enabled": False}
     assert instance["concurrency"]["pools"] == {"granularity": "op"}
     assert "scheme: postgresql+psycopg2" in text_of("dagster_home/dagster.yaml")
+
+
+def test_a_second_make_demo_installs_nothing_until_the_sources_change(tmp_path: Path) -> None:
+    def installs() -> bool:
+        command = ["make", "--dry-run", "demo", f"VENV={tmp_path}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert "rivet_dagster.demo run" in done.stdout
+        return "scripts/setup python demo" in done.stdout
+
+    assert installs()
+    stamp = tmp_path / ".demo"
+    stamp.touch()
+    assert not installs()
+    os.utime(stamp, (0, 0))
+    assert installs()

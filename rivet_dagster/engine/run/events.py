@@ -60,6 +60,7 @@ class RunPlan:
     """units: all of the run. outstanding: indexes that this session will execute.
 
     partitions: distinct Dagster partition keys in plan order. strategy and reason: for people.
+    consistency: ``snapshot`` (all units see one moment) or ``chunk`` (each sees its own).
     """
 
     run_id: str
@@ -70,6 +71,20 @@ class RunPlan:
     strategy: str
     reason: str
     est_rows: int | None = None
+    consistency: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Files that were in the folder beside the run's own, and are of no run that still counts.
+
+    superseded: parts of complete runs that this one replaced; orphaned: what attempts that came to
+    nothing had left. Both lie in ``_quarantine`` now. untracked: names that are not ours, left alone.
+    """
+
+    superseded: int = 0
+    orphaned: int = 0
+    untracked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,7 @@ class RunOutcome:
     warnings: what its end found and a person should see; lines that no event told before. details:
     ``nulled`` (column -> values that the value policy replaced), ``quality`` (gates and their figures),
     ``drift`` (columns that changed since the last complete run), ``folder`` (files beside the run's own).
+    retries: attempts at units beyond the first of each, by all sessions of the run.
     """
 
     status: str
@@ -96,6 +112,7 @@ class RunOutcome:
     skip_reason: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    retries: int = 0
     details: dict[str, Any] = field(default_factory=dict)
 
     @property

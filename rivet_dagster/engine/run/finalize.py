@@ -18,7 +18,7 @@ from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.added import row_hash_record
 from rivet_dagster.engine.run.drift import Drift, widest, width_drift
-from rivet_dagster.engine.run.events import RunOutcome, RunPlan
+from rivet_dagster.engine.run.events import Cleared, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.figures import nulled_lines, policies_record, total, width_factor
 from rivet_dagster.engine.run.options import checksum_key, checksums
@@ -49,6 +49,7 @@ from rivet_dagster.engine.verify.manifest import (
     success_body,
 )
 from rivet_dagster.engine.verify.manifest_reader import parse_manifest
+from rivet_dagster.engine.write.base import CSV_DIALECT
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -64,19 +65,6 @@ class _Folders:
 
     markers: dict[str, bytes] = field(default_factory=dict)
     sidecars: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """Files that were in the folder beside the run's own, and are of no run that still counts.
-
-    superseded: parts of complete runs that this one replaced; orphaned: what attempts that came to
-    nothing had left. Both lie in ``_quarantine`` now. untracked: names that are not ours, left alone.
-    """
-
-    superseded: int = 0
-    orphaned: int = 0
-    untracked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +164,8 @@ class Finalizer:
             "folder": asdict(cleared),
             "pace": dict(self.pace),
         }
-        self._complete(manifest, size, widest(known, figures.widths), details)
+        retries = self.state.retries(self.header.run_id)
+        self._complete(manifest, size, widest(known, figures.widths), {"retries": retries, **details})
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
         return self._outcome(
@@ -187,6 +176,7 @@ class Finalizer:
             units=units,
             manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
             warnings=(*nulled_lines(figures), *drift.shape_lines, *report.warnings),
+            retries=retries,
             details=details,
         )
 
@@ -255,6 +245,8 @@ class Finalizer:
             supersedes=supersedes,
             policies=policies_record(self.export, self.columns, total(row.stats for row in rows)),
             row_hash=row_hash_record(self.export, self.columns),
+            column_origins=self.facts.origins,
+            csv=CSV_DIALECT if self.export.format == "csv" else None,
             checksum_key_column=checksum_key(self.export, self.facts),
         )
 
@@ -329,7 +321,7 @@ class Finalizer:
             )
 
     def _complete(
-        self, manifest: Manifest, size: int, widths: dict[str, int], details: dict[str, Any]
+        self, manifest: Manifest, size: int, widths: dict[str, int], figures: dict[str, Any]
     ) -> None:
         units = manifest.additions.units if manifest.additions else ()
         extraction = manifest.source.extraction
@@ -341,7 +333,7 @@ class Finalizer:
             "format": manifest.format,
             "mode": self.export.mode,
             "schema_fingerprint": manifest.schema_fingerprint,
-            **details,
+            **figures,
         }
         self.state.finish_run(
             self.header.run_id,
@@ -396,6 +388,7 @@ class Finalizer:
         manifest_uri: str | None,
         reason: str | None = None,
         warnings: tuple[str, ...] = (),
+        retries: int = 0,
         details: dict[str, Any] | None = None,
     ) -> RunOutcome:
         return RunOutcome(
@@ -414,5 +407,6 @@ class Finalizer:
             skip_reason=reason,
             notes=self.notes,
             warnings=warnings,
+            retries=retries,
             details=details or {},
         )

@@ -48,4 +48,13 @@ def run_plan(
     header: RunHeader, rows: Collection[UnitRow], outstanding: frozenset[int], *, resumed: bool, reason: str
 ) -> RunPlan:
     units = tuple(r.unit for r in rows)
-    return RunPlan(header.run_id, resumed, units, outstanding, partitions(units), header.mode, reason)
+    return RunPlan(
+        header.run_id,
+        resumed,
+        units,
+        outstanding,
+        partitions(units),
+        header.mode,
+        reason,
+        consistency=header.consistency,
+    )

@@ -225,7 +225,10 @@ class Session:
             return
         finish = RunFinish(
             "failed",
-            metrics={"duration_ms": int((time.monotonic() - self._started) * 1000)},
+            metrics={
+                "duration_ms": int((time.monotonic() - self._started) * 1000),
+                "retries": self.engine.state.retries(self.header.run_id),
+            },
             error=error_object(error, with_message=False),
             events=(*self._decisions, failed_event(error)),
         )
@@ -351,6 +354,7 @@ class Session:
             plan.strategy,
             plan.reason,
             planner.facts.est_rows,
+            plan.consistency,
         )
 
     def _look_for_drift(self) -> None:

@@ -41,7 +41,7 @@ class SourceFacts:
     est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
     composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
     indexed (an index begins with it): names.
-    signature: changes when the columns do.
+    signature: changes when the columns do. origins: columns that the server fills, and how.
     """
 
     schema: str | None
@@ -58,6 +58,7 @@ class SourceFacts:
     indexed: frozenset[str]
     relation: Any = None
     notes: tuple[str, ...] = field(default=())
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stream(self) -> str:

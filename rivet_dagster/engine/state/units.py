@@ -20,6 +20,7 @@ DEFAULT_CLAIM_TTL_S: Final = 300.0
 _UNITS: Final = f"""
     SELECT {WORK_UNIT}, status, attempts, rows_written, bytes, seconds, last_error_json, is_final, claimed_by
     FROM chunk_task WHERE run_id = :run ORDER BY chunk_index"""
+_RETRIES: Final = "SELECT sum(attempts - 1) FROM chunk_task WHERE run_id = :run AND attempts > 1"
 _RELEASE_RUNNING: Final = """
     UPDATE chunk_task
     SET status = 'pending', claimed_by = NULL, claim_expires_at = NULL, updated_at = :now
@@ -37,6 +38,11 @@ class UnitStore:
         """Every unit of a run, by index."""
         with self._db.single() as connection:
             return tuple(_unit_row(row) for row in connection.rows(_UNITS, run=run_id))
+
+    def retries(self, run_id: str) -> int:
+        """Attempts at the run's units beyond the first of each; those before a ``requeue`` do not count."""
+        with self._db.single() as connection:
+            return int(connection.scalar(_RETRIES, run=run_id) or 0)
 
     def progress(self, run_id: str) -> RunProgress:
         """How many units are where, and when a claim may find one again."""

@@ -1,7 +1,8 @@
 """Dates and timestamps as text in ISO 8601, the year 0 being 1 BC; UTC ends in Z.
 
 Arrow renders no year past 32767 and reads none but 0000 to 9999. Such values go through the day in
-another 400 years, in which the calendar is the same. Elsewhere Arrow does it all.
+another 400 years, in which the calendar is the same. Elsewhere Arrow does it all, as for nanoseconds,
+which hold no such year.
 """
 
 from __future__ import annotations
@@ -19,18 +20,27 @@ _YEAR: Final = re.compile(r"(-?\d{4,})(-.*)", re.DOTALL)
 
 
 def time_text(array: pa.Array) -> pa.Array:
-    """``2024-02-29`` or ``2024-02-29T00:00:00.000000Z`` of a date32 or timestamp[us], NULL for NULL."""
+    """``2024-02-29`` or ``2024-02-29T00:00:00.000000Z`` of a date32 or timestamp, NULL for NULL.
+
+    A timestamp is of microseconds, or of nanoseconds, which have nine digits.
+    """
     if pa.types.is_date(array.type):
         return _text(array.view(pa.int32()), pa.date32(), 1)
     # without its zone: Arrow renders it eight times faster, and past the year 32767 not as another year
-    text = pc.replace_substring(_text(array.view(pa.int64()), pa.timestamp("us"), _DAY_US), " ", "T")
+    count = array.view(pa.int64())
+    text = (
+        pc.cast(count.view(pa.timestamp("ns")), pa.string())
+        if array.type.unit == "ns"
+        else _text(count, pa.timestamp("us"), _DAY_US)
+    )
+    text = pc.replace_substring(text, " ", "T")
     return text if array.type.tz is None else pc.binary_join_element_wise(text, "Z", "")
 
 
 def parse_times(text: pa.Array, kind: pa.DataType) -> pa.Array:
     """The values of ``time_text``. Raises pyarrow's ArrowInvalid for a text that is none."""
     far = pc.invert(pc.match_substring_regex(text, r"^\d{4}-"))
-    if not pc.any(far).as_py():
+    if not pc.any(far).as_py() or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
         return pc.cast(text, kind)
     near, turns = [], []
     for value in text.filter(pc.fill_null(far, False)).to_pylist():

@@ -117,7 +117,8 @@ class Additions:
 
     consistency: what the parts agree on, e.g. ``snapshot`` or ``per_unit``. supersedes: run ids whose
     parts this run replaces. policies: value policies that were applied, by name. column_checksums: of
-    columns whose type the reference does not check.
+    columns whose type the reference does not check. column_origins: columns that the source's server
+    fills, and how. csv: how to take the parts apart; empty for other formats.
     """
 
     units: tuple[UnitRecord, ...] = ()
@@ -125,13 +126,17 @@ class Additions:
     supersedes: tuple[str, ...] = ()
     policies: Mapping[str, Any] = field(default_factory=dict)
     column_checksums: Mapping[str, int] = field(default_factory=dict)
+    column_origins: Mapping[str, str] = field(default_factory=dict)
+    csv: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
+        optional = {"column_origins": dict(self.column_origins), "csv": dict(self.csv)}
         return {
             "consistency": self.consistency,
             "supersedes": list(self.supersedes),
             "policies": dict(self.policies),
             "column_checksums": _checksums_json(self.column_checksums),
+            **{name: value for name, value in optional.items() if value},
             "units": [unit.as_json() for unit in self.units],
         }
 
@@ -266,6 +271,8 @@ def build_manifest(
     policies: Mapping[str, Any] | None = None,
     checksum_key_column: str | None = None,
     row_hash: Mapping[str, Any] | None = None,
+    column_origins: Mapping[str, str] | None = None,
+    csv: Mapping[str, Any] | None = None,
     export_family: str | None = None,
     mode: str = "batch",
     status: str = "success",
@@ -312,6 +319,8 @@ def build_manifest(
             supersedes=tuple(supersedes),
             policies=dict(policies or {}),
             column_checksums={name: value for name, value in sums.items() if name not in covered},
+            column_origins=dict(column_origins or {}),
+            csv=dict(csv or {}),
         ),
     )
 

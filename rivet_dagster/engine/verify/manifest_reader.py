@@ -126,6 +126,8 @@ def _additions(node: _Node) -> Additions:
         supersedes=tuple(node.texts("supersedes")),
         policies=node.mapping("policies"),
         column_checksums=_checksums(node.optional_nodes("column_checksums") or []),
+        column_origins=node.mapping("column_origins"),
+        csv=node.mapping("csv"),
     )
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
+
+#: How a reader takes our CSV apart: NULL is ``null`` without quotes, ``quote`` stands doubled in a field.
+CSV_DIALECT: Final[Mapping[str, Any]] = {
+    "delimiter": ",",
+    "quote": '"',
+    "escape": '"',
+    "null": "",
+    "line_end": "\n",
+    "header": True,
+    "encoding": "utf-8",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,12 +17,13 @@ import yaml
 from sqlalchemy.engine import make_url
 
 from rivet_dagster import RivetResource
-from rivet_dagster.assets._internal import pool_info, pool_limits
+from rivet_dagster.assets._internal import pool_info, pool_limits, set_pool_limit
 from rivet_dagster.assets.build import load_export_assets
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import Reaped
 from rivet_dagster.assets.sensors import reap_stale_runs
-from tests.live.dagster.conftest import EXPORTS, HEAD, Project, plain
+from tests.live.dagster.conftest import EXPORTS, HEAD, URL_ENV, Project, plain
+from tests.live.postgres.rig import run_cli
 from tests.services.postgres import TestServer, database
 
 CHUNKS = dg.AssetKey(["rivet", "orders", "chunks"])
@@ -132,6 +134,40 @@ def test_a_job_runs_end_to_end_on_an_instance_in_postgres(project: Project) -> N
     assert project.instance.get_latest_materialization_event(TABLE)
     assert slots(project) == []
     assert project.rows("orders") == 500
+
+
+def test_setup_sets_what_the_source_stands_and_a_run_leaves_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = f"rivet_source/{URL_ENV}"
+    monkeypatch.setenv("DAGSTER_HOME", project.instance.root_directory)
+    for limit in (1, 2):
+        project.write(head=f"{HEAD}dagster: {{source_pool_limit: {limit}}}\n")
+        assert run_cli(monkeypatch, "setup", "-c", str(project.path)) == 0
+        assert pool_limits(project.instance) == {pool: limit}
+    set_pool_limit(project.instance, pool, 1)  # a person's, for now
+    assert ensure_pools(project.instance, project.config) == []
+    assert pool_limits(project.instance) == {pool: 1}
+
+
+def test_two_exports_of_one_source_take_turns(project: Project) -> None:
+    project.write(head=f"{HEAD}dagster: {{source_pool_limit: 1}}\n")
+    (pool,) = ensure_pools(project.instance, project.config)
+    with run_worker(project, "export_orders", RIVET_TEST_PAUSE_AT="after_unit_commit:3") as first:
+        stopped_process(first)
+        with run_worker(project, "export_events_log") as second:
+            info = pool_info(project.instance, pool)
+            deadline = time.monotonic() + 60
+            while info is not None and not info.pending_step_count and time.monotonic() < deadline:
+                assert second.poll() is None, "it did not wait"
+                time.sleep(0.2)
+                info = pool_info(project.instance, pool)
+            assert info is not None
+            assert [slot.step_key for slot in info.claimed_slots] == ["rivet_export__orders"]
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(60) == 0
+            assert second.wait(60) == 0
+    assert project.rows("events") == 50
 
 
 def test_a_killed_run_worker_is_reaped_and_the_next_run_resumes(project: Project) -> None:

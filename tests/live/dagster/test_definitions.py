@@ -103,6 +103,14 @@ def test_each_step_queues_in_the_pool_of_its_export(config_path: Path) -> None:
     }
 
 
+def test_steps_of_all_exports_queue_in_the_pool_of_their_source(config_path: Path) -> None:
+    config_path.write_text(f"{HEAD}dagster: {{source_pool_limit: 2}}\n{EXPORTS}")
+    defs = build_rivet_definitions(config_path)
+    jobs = ("export_orders", "export_events_log", "repair_orders", "reconcile_orders")
+    nodes = [node for job in jobs for node in defs.resolve_job_def(job).nodes]
+    assert {node.definition.pool for node in nodes} == {f"rivet_source/{URL_ENV}"}  # type: ignore[attr-defined]
+
+
 def test_schedule_and_sensor_are_switched_on_by_the_config(config_path: Path) -> None:
     text = EXPORTS.replace("group: shop,", 'group: shop, schedule: "0 3 * * *",')
     config_path.write_text(HEAD + text.replace("kinds: [log],", "kinds: [log], sensor: true,"))

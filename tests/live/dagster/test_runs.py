@@ -58,6 +58,7 @@ def test_a_table_run_reports_every_chunk_and_then_the_table(project: Project) ->
     assert metadata["files"] == metadata["partitions"] == 6
     assert metadata["dagster/uri"] == (project.out / "orders").as_uri()
     assert isinstance(metadata["rows_per_second"], float)
+    assert metadata["retries"] == 0
     schema = metadata["dagster/column_schema"]
     assert [(c.name, c.type) for c in schema.columns] == [
         ("id", "int64"),
@@ -65,6 +66,16 @@ def test_a_table_run_reports_every_chunk_and_then_the_table(project: Project) ->
         ("amount", "decimal128(10, 2)"),
     ]
     assert project.rows("orders") == 500
+
+
+def test_a_run_says_how_it_reads_and_why(project: Project) -> None:
+    result = project.run("export_orders")
+    (table,) = project.materialized(result, ORDERS)
+    metadata = plain(table.metadata)
+    assert (metadata["strategy"], metadata["consistency"]) == ("chunked", "chunk")
+    assert "ranges of" in metadata["reason"]
+    log = "".join(e.user_message for e in project.instance.all_logs(result.run_id))
+    assert f"6 to do (chunked, consistency chunk): {metadata['reason']}" in log
 
 
 def test_chunk_uris_name_their_file(project: Project) -> None:

@@ -317,6 +317,7 @@ def test_connections_that_are_ended_again_and_again(rig: Rig) -> None:
     assert killer.killed >= 3
     assert (error.code, error.retryable, error.exit_code) == ("RIVET_SOURCE_UNAVAILABLE", True, 2)
     assert max(e.attempt for e in rig.events if isinstance(e, UnitFailed)) == 3
+    assert rig.engine.state.metrics(EXPORT)[0]["retries"] >= 2, "a failed run has them too"
     assert "_SUCCESS" not in rig.files()
     assert not [f for f in rig.files() if f.endswith(".tmp")]
     rig.run()
@@ -329,10 +330,12 @@ def test_one_connection_that_is_ended_costs_an_attempt(rig: Rig, export: str) ->
     slow_reads(rig)
     rig.configure(MODES[export])
     with Killer(rig, limit=1) as killer:
-        rig.run()
+        outcome = rig.run()
     assert killer.killed == 1
     failed = [e for e in rig.events if isinstance(e, UnitFailed)]
     assert [(e.attempt, e.final, e.error.code) for e in failed] == [(1, False, "RIVET_SOURCE_UNAVAILABLE")]
+    (figures,) = rig.engine.state.metrics(EXPORT)
+    assert (outcome.retries, figures["retries"]) == (1, 1)
     assert_exact(rig)
 
 

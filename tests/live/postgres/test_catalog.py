@@ -54,7 +54,7 @@ def test_a_plain_table(conn: Connection) -> None:
     found = describe(conn, "t")
     assert [c.name for c in found.columns] == ["id", "k", "n", "body", "twice", "num"]
     assert [c.nullable for c in found.columns] == [False, False, True, True, True, False]
-    assert found.generated == {"twice"}
+    assert found.origins == {"twice": "generated", "num": "identity always"}
     assert (found.kind, found.schema, found.primary_key) == ("r", "public", ("id",))
     assert found.tuples == 1000
     assert found.indexed == {"id", "n"}

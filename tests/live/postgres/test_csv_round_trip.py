@@ -49,6 +49,31 @@ def test_copy_reads_what_was_written(rig: Rig) -> None:
         assert everything(connection, "back") == everything(connection, "things")
 
 
+def test_the_manifest_says_how_to_read_it(rig: Rig) -> None:
+    rig.db.execute("CREATE TABLE things (id int GENERATED ALWAYS AS IDENTITY, word text, n int)")
+    values = ", ".join(f"({'NULL' if t is None else quote_literal(t)})" for t in TEXTS)
+    rig.db.execute(f"INSERT INTO things (word) VALUES {values}")
+    rig.export(format="csv").run()
+    added = rig.manifest()["rivet_dagster"]
+    dialect = added["csv"]
+    options = ", ".join(
+        f"{key} {quote_literal(dialect[key])}" for key in ("delimiter", "quote", "escape", "null")
+    )
+    (part,) = rig.parts()
+    text = part.read_text(dialect["encoding"])
+    assert dialect["header"]
+    assert text.startswith(f"id,word,n{dialect['line_end']}")
+    with rig.db.connect() as connection:
+        connection.execute("CREATE TABLE back (LIKE things)")
+        copy = f"COPY back FROM STDIN (FORMAT csv, HEADER match, ENCODING 'utf8', {options})"
+        with connection.cursor().copy(copy.encode()) as stream:
+            stream.write(part.read_bytes())
+        assert everything(connection, "back") == everything(connection, "things")
+    assert added["column_origins"] == {"id": "identity always"}
+    rig.export(format="parquet").run()
+    assert "csv" not in rig.manifest()["rivet_dagster"]
+
+
 def test_one_column_of_texts(rig: Rig) -> None:
     """Where a field is a whole line, NULL is an empty one and ``\\.`` does not end the data."""
     rig.db.execute("CREATE TABLE things (word text)")

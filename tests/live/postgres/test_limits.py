@@ -7,8 +7,10 @@ import subprocess
 import sys
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from rivet_dagster.engine.plan.units import UnitKind
 from rivet_dagster.engine.run.events import UnitCommitted
 from tests.live.postgres.rig import EXPORT, Rig
 
@@ -19,6 +21,64 @@ def logged(rig: Rig, needle: str) -> list[str]:
     """Statements of this database that the server logged, by a name that no other one has."""
     text = rig.db.server.log.read_text(errors="replace")
     return [line for line in text.splitlines() if needle in line]
+
+
+def test_servers_before_14_read_a_heap_in_one_piece(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no TID range scans: each range of pages would cost a read of the whole heap."""
+    monkeypatch.setattr("rivet_dagster.engine.plan.sizing.UNIT_MIN_BYTES", 2 * MIB)
+    table = f"old_{rig.db.name}"
+    rig.db.execute(
+        f"CREATE TABLE {table} (id int, pad text)",
+        f"INSERT INTO {table} SELECT g, repeat('x', 900) FROM generate_series(1, 8000) g",
+        f"ALTER DATABASE {rig.db.name} SET log_statement = 'all'",
+    )
+
+    def read() -> list[tuple[UnitKind, int]]:
+        assert rig.export(table, parallel=2).run().rows == 8000
+        assert rig.engine.reconcile(EXPORT).status == "match"
+        return [(e.unit.kind, e.rows) for e in rig.events if isinstance(e, UnitCommitted)]
+
+    assert {kind for kind, _ in read()} == {UnitKind.PAGES}
+    assert any("ctid" in line for line in logged(rig, table))
+    told = len(logged(rig, table))
+    monkeypatch.setattr("rivet_dagster.engine.sources.postgres.facts._TID_RANGE_SCAN", 990_000)
+    assert read() == [(UnitKind.WHOLE, 8000)]
+    assert not [line for line in logged(rig, table)[told:] if "ctid" in line]
+
+
+def rows_of(mib: int) -> int:
+    """Rows of the table below that are so many MiB in Arrow: int8, an offset of four, 96 of text."""
+    return -(-mib * MIB // 108)
+
+
+@pytest.mark.parametrize(
+    ("block", "size"),
+    [
+        ({"row_group_rows": 7_000}, 7_000),
+        ({"target_row_group_mb": 1}, rows_of(1)),
+        ({"row_group_strategy": "fixed_memory"}, 40_000),
+        ({"row_group_strategy": "auto"}, 40_000),
+        ({"row_group_strategy": "fixed_memory", "target_row_group_mb": 3}, rows_of(3)),
+        ({"row_group_strategy": "fixed_memory", "max_row_group_mb": 2}, rows_of(2)),
+        ({"row_group_rows": 30_000, "max_row_group_mb": 1}, rows_of(1)),
+        (None, 15_000),
+    ],
+)
+def test_row_groups_are_as_large_as_the_config_says(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, block: dict[str, Any] | None, size: int
+) -> None:
+    """size: rows of every row group but the last. Without a ``parquet:`` block our own default holds."""
+    monkeypatch.setattr("rivet_dagster.engine.run.options.ROW_GROUP_ROWS", 15_000)
+    rig.db.execute(
+        "CREATE TABLE things AS SELECT g::int8 AS id, repeat(md5(g::text), 3) AS pad"
+        " FROM generate_series(1, 40000) g"
+    )
+    rig.export(parquet=block).run()
+    (part,) = rig.parts()
+    found = pq.read_metadata(part)
+    *full, last = [found.row_group(i).num_rows for i in range(found.num_row_groups)]
+    assert full == [size] * ((40_000 - 1) // size)
+    assert last == 40_000 - sum(full)
 
 
 def test_a_large_unit_is_read_in_several_statements(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

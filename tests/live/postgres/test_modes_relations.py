@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -203,15 +204,39 @@ def test_names_of_any_spelling(rig: Rig, number: int) -> None:
         assert export != quoted or UnitKind.PAGES in kinds(rig)
 
 
-def test_1600_columns(rig: Rig) -> None:
+@pytest.fixture
+def widest(rig: Rig) -> Rig:
+    """A table of as many columns as PostgreSQL takes."""
     names = [f"c{i}" for i in range(1600)]
     rig.db.execute(
         f"CREATE TABLE things ({', '.join(f'{n} bool' for n in names)})",
         "INSERT INTO things (c0, c1599) SELECT g % 2 = 0, g % 3 = 0 FROM generate_series(1, 50) g",
     )
-    assert rig.export().run().rows == 50
-    assert rig.read("c0, c7, c1599") == source_rows(rig.db, "c0, c7, c1599")
-    assert len(rig.read()[0]) == 1600
+    return rig
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_1600_columns(widest: Rig, added: bool) -> None:
+    """With the columns that are ours they are more than the server could send."""
+    assert widest.export(meta_columns={"exported_at": added, "row_hash": added}).run().rows == 50
+    assert widest.read("c0, c7, c1599") == source_rows(widest.db, "c0, c7, c1599")
+    assert len(widest.read()[0]) == 1600 + 2 * added
+    assert widest.engine.validate(EXPORT).passed
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_1600_columns_of_csv(widest: Rig, added: bool) -> None:
+    widest.export(format="csv", meta_columns={"exported_at": added, "row_hash": added}).run()
+    (part,) = widest.parts()
+    with part.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert len(header) == 1600 + 2 * added
+    assert {len(row) for row in rows} == {len(header)}
+    found = sorted((row[0], row[7], row[1599]) for row in rows)
+    shown = "c0::bool::text, coalesce(c7::text, ''), c1599::text"
+    assert found == sorted(source_rows(widest.db, shown))
+    if added:
+        assert len({row[-1] for row in rows}) == len({row[:1600] for row in map(tuple, rows)})
 
 
 @pytest.mark.parametrize(

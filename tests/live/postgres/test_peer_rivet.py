@@ -89,6 +89,14 @@ def test_we_pass_what_the_reference_writes(both: Both, export: str) -> None:
     assert (both.manifest(both.theirs, export).column_checksums is not None) == (export in WITH_VALUES)
 
 
+def test_keys_that_the_reference_lacks_stand_under_ours(both: Both) -> None:
+    """It passed this manifest above."""
+    added = both.manifest(both.ours, "text_full").additions
+    assert added is not None
+    assert added.column_origins == {"id": "identity by default"}
+    assert added.csv["delimiter"] == ","
+
+
 @pytest.mark.parametrize("export", WITH_VALUES)
 def test_both_describe_the_same_rows_alike(both: Both, export: str) -> None:
     ours, theirs = both.manifest(both.ours, export), both.manifest(both.theirs, export)

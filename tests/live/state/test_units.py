@@ -91,6 +91,17 @@ def test_an_attempt_that_does_not_count_leaves_all_tries(store: StateStore) -> N
     assert store.progress("r1").completed == 1
 
 
+def test_retries_are_attempts_beyond_the_first(store: StateStore) -> None:
+    lease = begin(store, 3)
+    assert store.retries("r1") == 0
+    for index, attempts in ((0, 1), (1, 3)):
+        for _ in range(attempts - 1):
+            store.fail_unit(claim(store, lease, only=[index]), TRANSIENT, lease, final=False)
+        commit(store, claim(store, lease, only=[index]), lease)
+    assert store.retries("r1") == 2
+    assert store.retries("no such run") == 0
+
+
 def test_only_chosen_units(store: StateStore) -> None:
     lease = begin(store, 5)
     assert store.claim("r1", "w", lease, only=[]) is None

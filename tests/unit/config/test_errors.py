@@ -550,6 +550,14 @@ EXPORT_CASES: list[tuple[str, dict[str, Any], str, str | None, int, str]] = [
     ("dagster: {schedule: every day}", {}, INVALID, "dagster.schedule", FIRST, "five fields"),
     ("dagster: {schedule: '61 * * * *'}", {}, INVALID, "dagster.schedule", FIRST, "minute"),
     ("dagster: {pool: a b}", {}, INVALID, "dagster.pool", FIRST, "no spaces"),
+    (
+        "dagster: {pool: a}",
+        {"tail": "dagster: {source_pool_limit: 2}"},
+        INVALID,
+        "dagster.pool",
+        FIRST,
+        "would not count",
+    ),
     ("lock_wait: -1", {}, INVALID, "lock_wait", FIRST, "at least 0"),
 ]
 

@@ -101,6 +101,19 @@ def test_single_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     assert source.identity() == "postgres://localhost:7/d"
 
 
+@pytest.mark.parametrize(
+    ("source", "label"),
+    [
+        ("url_env: UNSET_VARIABLE", "UNSET_VARIABLE"),
+        ("url_file: secrets/no-such-file", "secrets/no-such-file"),
+        ("url: 'postgresql://u:s3cr3t-word@h1:1,h2/d'", "h1:1,h2:5432/d"),
+        ("host: h, user: u, database: d, password: s3cr3t-word", "h:5432/d"),
+    ],
+)
+def test_a_source_has_a_label_without_being_asked_for_its_secrets(source: str, label: str) -> None:
+    assert load(config(source=f"type: postgres, {source}")).source.label == label
+
+
 def test_a_url_file_is_read_when_needed(tmp_path: Path) -> None:
     (tmp_path / "rivet.yaml").write_text(config(source="type: postgres, url_file: url.txt"))
     source = load_config(tmp_path / "rivet.yaml").source

@@ -39,20 +39,36 @@ def test_library_of_something_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "_kernel.abi3.so" in missing(monkeypatch, tmp_path).message
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "int rivet_abi(void) { return 0; } long long rivet_sizes(int i) { return i; }",
-        "int unrelated(void) { return 0; }",
-    ],
-)
-def test_library_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
-    source = tmp_path / "k.c"
-    source.write_text(body)
+#: What an older kernel had otherwise: file, text, replacement.
+OLDER = {
+    "version": ("kernel.h", "#define RIVET_ABI 2", "#define RIVET_ABI 1"),
+    "struct": ("kernel.h", "int64_t raw;", "int64_t raw, more;"),
+    "function": ("checksum.c", "rivet_widest(", "rivet_wide("),
+    "nothing": ("kernel.h", "", ""),
+}
+
+
+@pytest.mark.parametrize("change", OLDER)
+def test_library_of_other_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: str) -> None:
+    """A checkout moved on, and the library in it did not."""
+    sources = Path(kernel.__file__).parent
+    file, before, after = OLDER[change]
+    for path in sources.glob("*.[ch]"):
+        text = path.read_text()
+        assert path.name != file or before in text
+        (tmp_path / path.name).write_text(text.replace(before, after) if path.name == file else text)
     compiler = shutil.which("cc")
     assert compiler is not None
-    subprocess.run([compiler, "-shared", "-fPIC", source, "-o", tmp_path / "_kernel.abi3.so"], check=True)
-    missing(monkeypatch, tmp_path)
+    command = [compiler, "-w", "-std=c11", "-shared", "-fPIC", "kernel.c", "checksum.c"]
+    subprocess.run([*command, "-o", "_kernel.abi3.so"], cwd=tmp_path, check=True)
+    if change == "nothing":
+        monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))
+        assert kernel.load()
+        return
+    message = missing(monkeypatch, tmp_path).message
+    assert "was built from other sources than this package" in message
+    assert str(tmp_path / "_kernel.abi3.so") in message
+    assert "build_ext --inplace" in message
 
 
 def test_wire_codes_are_those_of_the_header() -> None:

@@ -163,6 +163,12 @@ def test_waiting_is_bounded(attempt: int, base_ms: int, seed: int) -> None:
     assert 15 + whole / 2 <= backoff_s(attempt, base_ms, asked) <= 15 + whole
 
 
+def test_workers_that_failed_together_do_not_return_together() -> None:
+    waits = [backoff_s(3, 500) for _ in range(40)]
+    assert len(set(waits)) > 30
+    assert max(waits) - min(waits) > 0.5
+
+
 def test_waiting_doubles() -> None:
     assert [backoff_s(n, 500, jitter=False) for n in range(1, 9)] == [0.5, 1, 2, 4, 8, 16, 32, 60]
     assert backoff_s(3, 0) == 0

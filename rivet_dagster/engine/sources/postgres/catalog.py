@@ -93,7 +93,8 @@ class Relation:
     kind: pg_class.relkind (r, p, v, m, f). pages, bytes, tuples: sums over ``leaves``.
     rows_hidden: a row-level policy would hide rows from this role (views: see
     ``blocked_by_row_security``). columns_denied: columns that the role may not select.
-    indexed: leading columns of valid, whole btree indexes. generated: columns the server computes.
+    indexed: leading columns of valid, whole btree indexes. origins: columns that the server
+    fills, and how: ``generated``, ``identity always`` or ``identity by default``.
     """
 
     oid: int
@@ -115,7 +116,7 @@ class Relation:
     primary_key: tuple[str, ...]
     unique_keys: tuple[UniqueKey, ...]
     indexed: frozenset[str]
-    generated: frozenset[str]
+    origins: Mapping[str, str]
     leaves: tuple[LeafRelation, ...]
     server: ServerFacts
     type_schemas: tuple[str, ...]
@@ -258,7 +259,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
         columns_denied=tuple(c["name"] for c in columns if not c["can_select"]),
         columns=tuple(_column(c, types, tuples, overrides.get(c["name"])) for c in columns),
         unique_keys=keys,
-        generated=frozenset(c["name"] for c in columns if c["generated"]),
+        origins={c["name"]: c["origin"] for c in columns if c["origin"]},
         leaves=leaves,
         server=server,
         type_schemas=tuple(sorted({row["schema"] for row in types.values()} - {"pg_catalog"})),

@@ -101,7 +101,9 @@ WITH RECURSIVE target AS MATERIALIZED (
   -- whose attnotnull counts: partitions have their parent's, the children of a plain parent need not
   SELECT x.oid FROM tree x, target t WHERE t.relkind = 'r' OR x.oid = t.oid
 ), columns AS MATERIALIZED (
-  SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attndims, a.attgenerated <> '' AS generated,
+  SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attndims,
+    CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'identity always'
+      WHEN a.attidentity = 'd' THEN 'identity by default' END AS origin,
     a.attnotnull AND enforced AND NOT EXISTS (
       SELECT FROM kin JOIN pg_attribute m ON m.attrelid = kin.oid AND m.attname = a.attname
       WHERE NOT m.attnotnull OR EXISTS (
@@ -136,7 +138,7 @@ SELECT json_build_object(
   'schema_usage', has_schema_privilege(t.relnamespace, 'USAGE'),
   'columns', coalesce((SELECT json_agg(json_build_object(
       'name', attname, 'type', atttypid::int8, 'typmod', atttypmod, 'ndims', attndims,
-      'native', format_type(atttypid, atttypmod), 'not_null', not_null, 'generated', generated,
+      'native', format_type(atttypid, atttypmod), 'not_null', not_null, 'origin', origin,
       'can_select', can_select, 'n_distinct', n_distinct, 'avg_width', avg_width, 'null_frac', null_frac)
     ORDER BY attnum) FROM columns), '[]'),
   'types', (SELECT list FROM types),

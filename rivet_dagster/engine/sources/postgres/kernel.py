@@ -192,6 +192,13 @@ def _missing(reason: str) -> EnvironmentFault:
     )
 
 
+def _outdated(path: Path) -> EnvironmentFault:
+    return _missing(
+        f"{path} was built from other sources than this package; install the package again, or in a source "
+        "tree run `python setup.py build_ext --inplace`"
+    )
+
+
 def _library_path() -> Path:
     folder = Path(__file__).parent
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
@@ -210,6 +217,9 @@ def load() -> ctypes.CDLL:
     path = _library_path()
     try:
         library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise _missing(f"{path.name}: {error}") from error
+    try:
         abi, sizes = library.rivet_abi, library.rivet_sizes
         entries = (
             library.rivet_copy_loop,
@@ -219,12 +229,12 @@ def load() -> ctypes.CDLL:
             library.rivet_row_hashes,
             library.rivet_widest,
         )
-    except (OSError, AttributeError) as error:
-        raise _missing(f"{path.name}: {error}") from error
+    except AttributeError as error:
+        raise _outdated(path) from error
     sizes.restype = ctypes.c_int64
     expected = [ctypes.sizeof(s) for s in (ColumnState, CopyState, Special)]
     if abi() != _ABI or [sizes(i) for i in range(3)] != expected:
-        raise _missing(f"{path.name} was built from other sources than this package; install it again")
+        raise _outdated(path)
     loop, reset, checksum, xxh3, row_hashes, widest = entries
     loop.argtypes, loop.restype = [ctypes.POINTER(CopyState)], ctypes.c_int32
     reset.argtypes, reset.restype = [ctypes.POINTER(CopyState)], None

@@ -99,6 +99,8 @@ A decimal of more than 38 digits is `decimal256`. Declare it only for readers th
 DuckDB 1.5 takes the column for a DOUBLE and shows other numbers, so the default is text. Nanoseconds hold
 what PostgreSQL counts in microseconds, nothing finer, and end in 2262: a `9999-12-31` has no form in them.
 In a CSV a nanosecond timestamp has nine digits behind the point.
+How a CSV is taken apart stands in its manifest (`rivet_dagster.csv`: delimiter, quote, NULL, line end,
+encoding), and so do the columns that the server fills (`rivet_dagster.column_origins`).
 
 A name of a column may stand in double quotes as in SQL, in every key that names one; a key of `columns:`
 needs them where the name holds a dot: `'"a.b"': text`, `'orders."a.b"': text`.
