@@ -62,8 +62,8 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
             ranges = max(1, -(-(facts.est_rows or 0) // size))
             cuts = [cut[0] for cut in planner.key_boundaries(key, ranges, found.high)]
         else:
-            # the estimate says nothing about the new rows; their part of the index is short
-            cuts = planner.row_boundaries(name, size, watermark, found.high)
+            # the estimate says nothing about the new rows; their part of the index does
+            cuts = planner.index_cuts(name, size, watermark, found.high)
         units = [
             WorkUnit(i, UnitKind.KEY, "", {"column": name, "gt": low, "le": high}, low, high)
             for i, (low, high) in enumerate(itertools.pairwise([watermark, *cuts, found.high]))

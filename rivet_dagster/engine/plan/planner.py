@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan import sizing
@@ -37,8 +38,13 @@ def plan_export(
     Raises ConfigError or RefusalError, naming export and key, before anything is written.
     """
     if export.partition_by is not None:
-        return plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
-    return _plan_mode(export, planner, watermark, seen)
+        plan = plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
+    else:
+        plan = _plan_mode(export, planner, watermark, seen)
+    if only is not None or not export.skip_empty or plan.skip_reason or planner.holds_rows(plan.units):
+        return plan
+    reason = "there are no rows, and `skip_empty` is set"
+    return replace(plan, units=(), reason=reason, skip_reason=reason)
 
 
 def _plan_mode(

@@ -101,7 +101,12 @@ def _whole(engine: Engine, run: RunHeader) -> WorkUnit | None:
         return WHOLE_TABLE
     cursor = engine.state.cursor(run.export_name, run.prefix)
     walked = cursor_of(export)
-    if any("versions" in row.unit.spec for row in engine.state.units(run.run_id)):
+    units = [row.unit for row in engine.state.units(run.run_id)]
+    if units[0].spec.get("gt") is not None:
+        kept = ("column", "fallback", "versions", "gt", "le")
+        spec = {name: units[0].spec[name] for name in kept if name in units[0].spec}
+        return WorkUnit(0, UnitKind.WINDOW, "", spec)
+    if any("versions" in unit.spec for unit in units):
         return None  # transactions are told apart for as long as the snapshot lasts
     if cursor is None or cursor.run_id != run.run_id or cursor.column != walked.identity:
         return None

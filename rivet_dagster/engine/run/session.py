@@ -376,6 +376,7 @@ class Session:
             only=plan.outstanding,
             measure=measure(self.export, columns),
             extend=extender(self.export, columns, run.created_at),
+            shows_schema=not self.export.skip_empty,
         )
 
     def _finalizer(self) -> Finalizer:

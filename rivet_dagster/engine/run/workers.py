@@ -47,6 +47,7 @@ class WorkOrder:
     only: Collection[int] | None
     measure: Measure | None = None
     extend: Extend | None = None
+    shows_schema: bool = True  # a run without rows writes a part that has the columns
 
 
 class WorkerPool:
@@ -163,8 +164,9 @@ class WorkerPool:
             measure=order.measure,
             extend=order.extend,
         )
-        # the first unit always leaves a part, so that an empty table still shows its schema
-        stream = UnitStream(sink, settle, schema_only=claim.unit.index == 0, after=behind)
+        # the first unit leaves a part always, so that an empty table still shows its schema
+        schema_only = claim.unit.index == 0 and order.shows_schema
+        stream = UnitStream(sink, settle, schema_only=schema_only, after=behind)
         if not stream.feed(_read(reader, claim.unit, sink)):
             reader.close()  # it may stand in the middle of a read; the next unit opens it again
         return stream

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -37,9 +37,9 @@ class Heap:
 class SourceFacts:
     """What planning needs to know about an export's source, read once.
 
-    est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
-    composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
-    indexed (an index begins with it): names.
+    est_rows: None when unknown; a guess by the size alone unless ``analysed``.
+    unique_keys: NOT NULL unique single columns; composite_keys: several, in the order of their index.
+    integer_columns, nullable (may hold NULL), indexed (an index begins with it): names.
     signature: changes when the columns do.
     """
 
@@ -56,7 +56,7 @@ class SourceFacts:
     nullable: frozenset[str]
     indexed: frozenset[str]
     relation: Any = None
-    notes: tuple[str, ...] = field(default=())
+    analysed: bool = True
 
     @property
     def stream(self) -> str:
@@ -137,6 +137,8 @@ class Planner(Protocol):
 
     def has_nulls(self, column: str) -> bool: ...
 
+    def holds_rows(self, units: Iterable[WorkUnit]) -> bool: ...
+
     def within(self, unit: WorkUnit) -> Planner:
         """The same questions about the rows of ``unit`` alone, in the same snapshot."""
         ...
@@ -149,12 +151,12 @@ class Planner(Protocol):
         ...
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: str | None = None
+        self, columns: Sequence[str], ranges: int, upto: str | None = None, *, pages: int = 0
     ) -> list[tuple[str, ...]]: ...
 
-    def row_boundaries(
-        self, column: str, rows: int, after: str | None = None, upto: str | None = None
-    ) -> list[str]: ...
+    def row_boundaries(self, column: str, rows: int) -> list[str]: ...
+
+    def index_cuts(self, column: str, rows: int, after: str, upto: str) -> list[str]: ...
 
     def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds: ...
 

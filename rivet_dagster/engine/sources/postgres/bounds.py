@@ -20,7 +20,7 @@ Ask = Callable[[str], tuple[Any, ...] | None]
 _SAMPLED: Final = """
 WITH sample AS (
   SELECT {select}, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
-  FROM {source} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42){where}
+  FROM {source} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42) WHERE {where}
 ), ranked AS (SELECT {names}, r, (r * {ranges} - 1) / n AS slice FROM sample),
 lasts AS (SELECT DISTINCT ON (slice) {names}, slice FROM ranked ORDER BY slice, r DESC)
 SELECT {texts} FROM lasts WHERE slice < {ranges} - 1 ORDER BY slice"""
@@ -30,20 +30,35 @@ _COUNTED: Final = """
 WITH numbered AS (
   SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS r,
     count(*) OVER (ORDER BY {name}) AS up_to, count(*) OVER () AS n
-  FROM {source} WHERE {where}
+  FROM {source} WHERE {name} IS NOT NULL
 ), cuts AS (SELECT DISTINCT ON (k) k, r FROM numbered WHERE r % {rows} = 0 AND up_to < n ORDER BY k, r)
 SELECT k::text FROM cuts ORDER BY r"""
 
+#: The same along an index: skips {rows} entries at a time, {steps} times at most.
+_WALKED: Final = """
+WITH RECURSIVE _rivet_cut(_rivet_k, n) AS (
+  SELECT (
+    SELECT {name} FROM {source} WHERE {name} > {after} AND {name} < {upto}
+    ORDER BY {name} OFFSET {skip} LIMIT 1
+  ), 1
+  UNION ALL
+  SELECT (
+    SELECT {name} FROM {source} WHERE {name} > _rivet_cut._rivet_k AND {name} < {upto}
+    ORDER BY {name} OFFSET {skip} LIMIT 1
+  ), n + 1
+  FROM _rivet_cut WHERE _rivet_k IS NOT NULL AND n < {steps}
+) SELECT _rivet_k::text FROM _rivet_cut WHERE _rivet_k IS NOT NULL ORDER BY n"""
+
 #: The spans of time that hold a row: one look into the index for each ...
 _SKIPPED: Final = """
-WITH RECURSIVE found(k) AS (
+WITH RECURSIVE _rivet_found(_rivet_k) AS (
   (SELECT {span} FROM {source} WHERE {name} >= {low} ORDER BY {name} LIMIT 1)
   UNION ALL
   SELECT (
     SELECT {span} FROM {source} WHERE {name} >= {following} AND {name} <= {high} ORDER BY {name} LIMIT 1
   )
-  FROM found WHERE k IS NOT NULL
-) SELECT to_char(k, 'YYYY-MM-DD') FROM found WHERE k IS NOT NULL ORDER BY k"""
+  FROM _rivet_found WHERE _rivet_k IS NOT NULL
+) SELECT to_char(_rivet_k, 'YYYY-MM-DD') FROM _rivet_found WHERE _rivet_k IS NOT NULL ORDER BY _rivet_k"""
 #: ... or one pass.
 _PASSED: Final = """
 SELECT to_char(k, 'YYYY-MM-DD') FROM (
@@ -70,19 +85,27 @@ def sampled_boundaries(
         names=", ".join(names),
         texts=", ".join(f"{name}::text" for name in names),
         source=source,
-        where="" if upto is None else f" WHERE {quoted[0]} <= {quote_literal(upto)}",
+        where=f"{quoted[0]} IS NOT NULL" if upto is None else f"{quoted[0]} <= {quote_literal(upto)}",
         percent=percent,
         ranges=int(ranges),
     )
 
 
-def counted_boundaries(source: str, column: str, rows: int, after: str | None, upto: str | None) -> str:
+def counted_boundaries(source: str, column: str, rows: int) -> str:
     """The SELECT of a column's boundaries by exact row numbers, as text."""
-    name = quote_ident(column)
-    where = [f"{name} IS NOT NULL"]
-    where += [f"{name} > {quote_literal(after)}"] if after is not None else []
-    where += [f"{name} <= {quote_literal(upto)}"] if upto is not None else []
-    return _COUNTED.format(name=name, source=source, rows=int(rows), where=" AND ".join(where))
+    return _COUNTED.format(name=quote_ident(column), source=source, rows=int(rows))
+
+
+def walked_cuts(source: str, column: str, rows: int, after: str, upto: str, steps: int) -> str:
+    """The SELECT of at most ``steps`` values between two, ``rows`` rows apart, as text."""
+    return _WALKED.format(
+        name=quote_ident(column),
+        source=source,
+        after=quote_literal(after),
+        upto=quote_literal(upto),
+        skip=int(rows) - 1,
+        steps=int(steps),
+    )
 
 
 def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: str, high: str) -> str:
@@ -95,7 +118,9 @@ def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: s
     zoned = found is not None and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
     name = quote_ident(column)
     utc = f"{name} AT TIME ZONE 'UTC'" if zoned else f"{name}::timestamp"
-    following = f"(k + interval '1 {granularity}')" + (" AT TIME ZONE 'UTC'" if zoned else "")
+    following = f"(_rivet_found._rivet_k + interval '1 {granularity}')" + (
+        " AT TIME ZONE 'UTC'" if zoned else ""
+    )
     template = _SKIPPED if column in facts.indexed else _PASSED
     return template.format(
         span=f"date_trunc('{granularity}', {utc})",

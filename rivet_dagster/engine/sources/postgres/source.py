@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -17,7 +17,6 @@ from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.base import (
     Cursor,
     CursorBounds,
-    Heap,
     LateBounds,
     Settle,
     SourceCapabilities,
@@ -25,6 +24,7 @@ from rivet_dagster.engine.sources.base import (
 )
 from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
+from rivet_dagster.engine.sources.postgres.facts import source_facts
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
@@ -45,9 +45,9 @@ from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text
 CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
 
 _OLDEST = 120_000
-_TID_RANGE_SCAN = 140_000  # before it, a ctid range reads the whole heap
 _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
+_WALKED_ROWS = 200_000  # entries of an index in one statement
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
 
@@ -213,6 +213,14 @@ class PostgresPlanner:
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
 
+    def holds_rows(self, units: Iterable[WorkUnit]) -> bool:
+        """Whether one of the units has a row; asks no further than the first that has."""
+        for unit in units:
+            source, condition, _ = unit_from_where(unit, self.origin)
+            if self._one(f"SELECT EXISTS (SELECT 1 FROM {source} WHERE {condition})"):
+                return True
+        return False
+
     def within(self, unit: WorkUnit) -> PostgresPlanner:
         """The same questions about the rows of ``unit`` alone, on the same connection."""
         scoped = copy.copy(self)
@@ -226,28 +234,45 @@ class PostgresPlanner:
         return [str(row[0]) for row in self._rows(statement)]
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: str | None = None
+        self, columns: Sequence[str], ranges: int, upto: str | None = None, *, pages: int = 0
     ) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
         Sampled by block, sorted by the server, so the columns' own order and collation decide.
-        ``upto``: the largest one wanted, of a key of one column.
+        ``upto``: the largest one wanted, of a key of one column. pages: to sample for each range at least.
         """
         if ranges <= 1 or self.relation is None:
             return []
-        rows, pages = self.facts.est_rows or 0, max(self.relation.pages, 1)
-        share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
+        rows, wanted = self.facts.est_rows or 0, max(_SAMPLE_PAGES, pages * ranges)
+        share = max(
+            _SAMPLE_ROWS / rows if rows else 0.0,
+            wanted / max(self.relation.pages, 1),
+            10 * ranges / max(rows, 1),
+        )
         statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
-    def row_boundaries(
-        self, column: str, rows: int, after: str | None = None, upto: str | None = None
-    ) -> list[str]:
+    def index_cuts(self, column: str, rows: int, after: str, upto: str) -> list[str]:
+        """The value of every ``rows``-th row of (after, upto) in the order of an indexed column.
+
+        Walks the index in statements of bounded length; equal values come once.
+        """
+        found: list[str] = []
+        steps = max(1, _WALKED_ROWS // rows)
+        while True:
+            start = found[-1] if found else after
+            statement = bounds.walked_cuts(self._from(), column, rows, start, upto, steps)
+            cuts = [str(row[0]) for row in self._rows(statement)]
+            found += cuts
+            if len(cuts) < steps:
+                return found
+
+    def row_boundaries(self, column: str, rows: int) -> list[str]:
         """Values of every ``rows``-th row in the order of ``column``, NULLs aside: exact, one full sort.
 
-        after, upto: only rows of (after, upto]. Raises ConfigError for a type without an order.
+        Raises ConfigError for a type without an order.
         """
-        statement = bounds.counted_boundaries(self._from(), column, rows, after, upto)
+        statement = bounds.counted_boundaries(self._from(), column, rows)
         try:
             return [str(row[0]) for row in self._rows(statement)]
         except RivetError as error:
@@ -334,7 +359,7 @@ class PostgresPlanner:
                 raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
-            return _facts(columns, None, None)
+            return source_facts(columns, None, None)
         assert origin.table is not None
         relation = catalog.describe_table(
             self._connection, origin.schema, origin.table, server=server, overrides=overrides
@@ -344,7 +369,7 @@ class PostgresPlanner:
         if relation.kind == "v":
             self._refuse_hidden_rows(f"SELECT 1 FROM {relation.sql}")
         self.relation = relation
-        return _facts(relation.columns, relation, server.version)
+        return source_facts(relation.columns, relation, server.version)
 
     def _refuse_unreadable(self, relation: catalog.Relation) -> None:
         if not relation.can_select:
@@ -368,45 +393,3 @@ class PostgresPlanner:
                 "row-level security hides rows below this view or query from this role",
                 code="RIVET_SOURCE_ROW_SECURITY",
             )
-
-
-def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
-    """The relation's own heaps; empty when it has to be read in one piece through its name."""
-    if relation.kind in "vf" or not all(leaf.readable for leaf in relation.leaves):
-        return ()
-    return tuple(
-        Heap(
-            {"relation": [leaf.schema, leaf.name], "only": leaf.kind in "rf"},
-            leaf.pages,
-            leaf.bytes,
-            split=leaf.is_heap and version >= _TID_RANGE_SCAN,
-        )
-        for leaf in relation.leaves
-    )
-
-
-def _facts(
-    columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
-) -> SourceFacts:
-    integers = frozenset(c.name for c in columns if c.integer)
-    if relation is None:
-        names = frozenset(c.name for c in columns)
-        return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())
-    unique = [k.columns for k in relation.unique_keys if k.not_null]
-    rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
-    assert version is not None
-    return SourceFacts(
-        relation.schema,
-        relation.name,
-        columns,
-        _heaps(relation, version),
-        rows,
-        relation.bytes,
-        tuple(columns[0] for columns in unique if len(columns) == 1),
-        tuple(columns for columns in unique if len(columns) > 1),
-        relation.primary_key,
-        integers,
-        frozenset(c.name for c in columns if c.nullable),
-        relation.indexed,
-        relation=relation,
-    )

@@ -1,0 +1,55 @@
+"""What the catalog knows, as planning asks for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rivet_dagster.engine.sources.base import Heap, SourceFacts
+from rivet_dagster.engine.sources.postgres import catalog
+from rivet_dagster.engine.types.decision import Column
+
+_TID_RANGE_SCAN: Final = 140_000  # before it, a ctid range reads the whole heap
+
+
+def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
+    """The relation's own heaps; empty when it has to be read in one piece through its name."""
+    if relation.kind in "vf" or not all(leaf.readable for leaf in relation.leaves):
+        return ()
+    return tuple(
+        Heap(
+            {"relation": [leaf.schema, leaf.name], "only": leaf.kind in "rf"},
+            leaf.pages,
+            leaf.bytes,
+            split=leaf.is_heap and version >= _TID_RANGE_SCAN,
+        )
+        for leaf in relation.leaves
+    )
+
+
+def source_facts(
+    columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
+) -> SourceFacts:
+    """What planning asks about a relation, or about a query (None)."""
+    integers = frozenset(c.name for c in columns if c.integer)
+    if relation is None:
+        names = frozenset(c.name for c in columns)
+        return SourceFacts(None, None, columns, (), None, None, (), (), (), integers, names, frozenset())
+    unique = [k.columns for k in relation.unique_keys if k.not_null]
+    rows = int(relation.tuples) if relation.tuples and relation.tuples > 0 else None
+    assert version is not None
+    return SourceFacts(
+        relation.schema,
+        relation.name,
+        columns,
+        _heaps(relation, version),
+        rows,
+        relation.bytes,
+        tuple(columns[0] for columns in unique if len(columns) == 1),
+        tuple(columns for columns in unique if len(columns) > 1),
+        relation.primary_key,
+        integers,
+        frozenset(c.name for c in columns if c.nullable),
+        relation.indexed,
+        relation=relation,
+        analysed=all(leaf.analysed for leaf in relation.leaves),
+    )
