@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import plan_days
 from rivet_dagster.engine.plan.folders import plan_folders
+from rivet_dagster.engine.plan.guarantees import cursor_notes
 from rivet_dagster.engine.plan.guards import chunk_rows, range_column, refuse_scan, refuse_sparse
 from rivet_dagster.engine.plan.incremental import plan_incremental
 from rivet_dagster.engine.plan.keys import plan_dense, plan_keyset, plan_keyset_incremental
@@ -41,10 +42,12 @@ def plan_export(
         plan = plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
     else:
         plan = _plan_mode(export, planner, watermark, seen)
-    if only is not None or not export.skip_empty or plan.skip_reason or planner.holds_rows(plan.units):
+    if plan.skip_reason is not None:
         return plan
-    reason = "there are no rows, and `skip_empty` is set"
-    return replace(plan, units=(), reason=reason, skip_reason=reason)
+    if export.skip_empty and only is None and not planner.holds_rows(plan.units):
+        reason = "there are no rows, and `skip_empty` is set"
+        return replace(plan, units=(), reason=reason, skip_reason=reason)
+    return replace(plan, notes=(*plan.notes, *cursor_notes(export, planner.facts)))
 
 
 def _plan_mode(

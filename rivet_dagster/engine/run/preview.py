@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rivet_dagster.engine.plan.guarantees import cursor_notes
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.units import WorkUnit
@@ -26,12 +27,14 @@ def preview(engine: Engine, name: str) -> str:
         plan = plan_export(
             export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)
         )
-        return _text(name, plan, planner.facts)
+        notes = dict.fromkeys((*plan.notes, *cursor_notes(export, planner.facts)))
+        return _text(name, plan, planner.facts, tuple(notes))
 
 
-def _text(name: str, plan: Plan, facts: SourceFacts) -> str:
+def _text(name: str, plan: Plan, facts: SourceFacts, notes: tuple[str, ...]) -> str:
     rows = f"about {facts.est_rows} rows" if facts.est_rows else "an unknown number of rows"
     lines = [f"{name}: {plan.strategy}, {len(plan.units)} units, {rows}", f"  why: {plan.reason}"]
+    lines += [f"  note: {note}" for note in notes]
     lines += [f"  {_unit(u)}" for u in plan.units[:_SHOWN]]
     if len(plan.units) > _SHOWN:
         lines.append(f"  ... and {len(plan.units) - _SHOWN} more")
