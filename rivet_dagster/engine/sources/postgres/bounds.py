@@ -49,6 +49,13 @@ WITH RECURSIVE _rivet_cut(_rivet_k, n) AS (
   FROM _rivet_cut WHERE _rivet_k IS NOT NULL AND n < {steps}
 ) SELECT _rivet_k::text FROM _rivet_cut WHERE _rivet_k IS NOT NULL ORDER BY n"""
 
+#: A sort would read all that is left at each step, which the server prefers without statistics; compiling
+#: costs more than the walk.
+ALONG_INDEX: Final = (
+    "SELECT set_config(name, 'off', true)"
+    " FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan', 'jit']) AS name"
+)
+
 #: The spans of time that hold a row: one look into the index for each ...
 _SKIPPED: Final = """
 WITH RECURSIVE _rivet_found(_rivet_k) AS (

@@ -262,7 +262,9 @@ class PostgresPlanner:
         while True:
             start = found[-1] if found else after
             statement = bounds.walked_cuts(self._from(), column, rows, start, upto, steps)
-            cuts = [str(row[0]) for row in self._rows(statement)]
+            with self._asking():
+                self._connection.execute(bounds.ALONG_INDEX)
+                cuts = [str(row[0]) for row in self._connection.execute(statement.encode())]
             found += cuts
             if len(cuts) < steps:
                 return found
