@@ -46,9 +46,10 @@ NOTES: Final[dict[str, dict[str, str]]] = {
     },
     "TuningConfig": {
         "profile": "Defaults of the other keys: `fast`, `balanced` or `safe`.",
-        "batch_size": "Rows fetched at a time; turns sizing by memory off.",
+        "batch_size": "Rows between two pauses of `throttle_ms`; turns sizing by memory off. Rows come as a "
+        "stream: what is in memory is a row group of the file, see `parquet`.",
         "batch_size_memory_mb": "MB fetched at a time.",
-        "throttle_ms": "Pause in ms for each full batch, in proportion to its rows.",
+        "throttle_ms": "Pause in ms for each `batch_size` rows, in proportion to the rows read.",
         "statement_timeout_s": "Longest statement in seconds; 0 is no limit.",
         "max_retries": "How often a unit is tried again after a passing failure.",
         "retry_backoff_ms": "First pause before a retry in ms; it doubles each time.",
@@ -108,7 +109,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "compression_profile": "fast is snappy, balanced zstd 3, compact zstd 9; wins over `compression`.",
         "parquet": "Row groups.",
         "max_file_size": "Start a new file at this size: `256MB`, `1.5GB`. Binary units.",
-        "skip_empty": "Write nothing when there are no rows.",
+        "skip_empty": "Skip the run when there are no rows: the folder, its marker included, stays as it is. "
+        "Without it an empty file shows the columns.",
         "destination": "Where the files go.",
         "verify": "`size`: that every part is there. `content`: also read each part back before its unit "
         "counts, and compare its bytes, rows and value checksums with what was read from the source.",

@@ -90,11 +90,14 @@ def day_column(export: ExportConfig, facts: SourceFacts) -> str:
     return name
 
 
+def is_date(facts: SourceFacts, name: str) -> bool:
+    column = facts.column(name)
+    return column is not None and pa.types.is_date(column.source_arrow)
+
+
 def is_day(facts: SourceFacts, name: str) -> bool:
     column = facts.column(name)
-    return column is not None and (
-        pa.types.is_date(column.source_arrow) or pa.types.is_timestamp(column.source_arrow)
-    )
+    return column is not None and (is_date(facts, name) or pa.types.is_timestamp(column.source_arrow))
 
 
 def day_literal(facts: SourceFacts, column: str, ordinal: int) -> str:

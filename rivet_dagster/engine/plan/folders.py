@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rivet_dagster.engine.errors import RefusalError, UsageError
 from rivet_dagster.engine.names import NULL_KEY, hive_folder
 from rivet_dagster.engine.plan import sizing
-from rivet_dagster.engine.plan.days import day_of, instant_literal, is_day
+from rivet_dagster.engine.plan.days import day_of, instant_literal, is_date, is_day
 from rivet_dagster.engine.plan.guards import SCAN_BYTES, refuse_scan, require_column, wrong_kind
+from rivet_dagster.engine.plan.incremental import cursor_of
+from rivet_dagster.engine.plan.pieces import window_pieces
 from rivet_dagster.engine.plan.plan import Plan, chunk_plan
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.base import Planner, SourceFacts
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 MAX_UNITS: Final = 50_000
 #: Without an index each folder is a pass over the table: this many bytes are read before it is refused.
 PASSES_BYTES: Final = 64 * SCAN_BYTES
+#: Pages that are looked at for each cut of a folder.
+_PAGES_A_CUT: Final = 4
 _KEYS: Final = {
     "day": re.compile(r"(?P<y>[0-9]{4})-(?P<m>[0-9]{2})-(?P<d>[0-9]{2})"),
     "month": re.compile(r"(?P<y>[0-9]{4})-(?P<m>[0-9]{2})"),
@@ -34,10 +38,14 @@ _SHOWN: Final = {"day": 10, "month": 7, "year": 4}  # characters of an ISO date
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder: the rows of a day, month or year in UTC; first None: those without a value."""
+    """One folder: the rows of a day, month or year in UTC; first None: those without a value.
+
+    cuts: values of the column between which it is read in pieces.
+    """
 
     key: str
     first: date | None
+    cuts: tuple[str, ...] = ()
 
 
 def plan_folders(
@@ -56,22 +64,28 @@ def plan_folders(
         whole = base(planner)
         if whole.skip_reason is not None:
             return whole
-        cut = planner.within(whole.units[0])
-        folders = _found(export, cut)
+        window = whole.units[0]
+        folders = _found(export, planner.within(window))
+        if window.kind is UnitKind.WHOLE or len(window_pieces(planner, cursor_of(export), window)) > 1:
+            folders = _cut(export, planner, folders)
         units = _within(whole.units, folders, export, planner.facts)
         return replace(whole, units=tuple(units), reason=f"{whole.reason}, {_reason(export, folders)}")
     refuse_scan(export, planner.facts, "partition_by", (column,))
     folders = _found(export, planner) if only is None else [folder_of(export, key) for key in only]
     _refuse_passes(export, planner.facts, len(folders))
+    if export.mode == "full":
+        folders = _cut(export, planner, folders)
     found: list[WorkUnit] = []
     for folder in folders:
-        scope = next(_within((WorkUnit(0, UnitKind.WHOLE, ""),), [folder], export, planner.facts))
-        cuts = (scope,) if export.mode == "full" else base(planner.within(scope)).units
+        cuts: tuple[WorkUnit, ...] = (WorkUnit(0, UnitKind.WHOLE, ""),)
+        if export.mode != "full":
+            scope = next(_within(cuts, [folder], export, planner.facts))
+            cuts = base(planner.within(scope)).units
         found.extend(_within(cuts, [folder], export, planner.facts))
         if len(found) > MAX_UNITS:
             raise _too_many(export, f"more than {MAX_UNITS} units")
-    units = (replace(unit, index=index) for index, unit in enumerate(found))
-    return chunk_plan(export.mode, tuple(units), planner, _reason(export, folders))
+    numbered = tuple(replace(unit, index=index) for index, unit in enumerate(found))
+    return chunk_plan(export.mode, numbered, planner, _reason(export, folders))
 
 
 def _found(export: ExportConfig, planner: Planner) -> list[Folder]:
@@ -141,19 +155,44 @@ def _folder(export: ExportConfig, first: date) -> Folder:
 def _within(
     units: Iterable[WorkUnit], folders: Iterable[Folder], export: ExportConfig, facts: SourceFacts
 ) -> Iterator[WorkUnit]:
-    """Each unit once a folder, and of that folder alone."""
-    for index, (folder, unit) in enumerate(itertools.product(folders, units)):
+    """Each unit once a piece of a folder, and of that piece alone."""
+    pieces = (
+        (folder, low, high)
+        for folder in folders
+        for low, high in itertools.pairwise([None, *folder.cuts, None])
+    )
+    for index, ((folder, low, high), unit) in enumerate(itertools.product(pieces, units)):
         shown = "NULL" if folder.first is None else folder.key
         plain = unit.kind is UnitKind.WHOLE and "column" not in unit.spec
-        ends = (shown, shown) if plain else (unit.start_key, unit.end_key)
+        ends = (low or shown, high or shown) if plain else (unit.start_key, unit.end_key)
+        spec = _spec(folder, export, facts) | ({"gt": low} if low else {}) | ({"le": high} if high else {})
         yield WorkUnit(
-            index,
-            unit.kind,
-            folder.key,
-            {**unit.spec, "folder": _spec(folder, export, facts)},
-            *ends,
-            est_rows=unit.est_rows,
+            index, unit.kind, folder.key, {**unit.spec, "folder": spec}, *ends, est_rows=unit.est_rows
         )
+
+
+def _cut(export: ExportConfig, planner: Planner, folders: list[Folder]) -> list[Folder]:
+    """The folders with cuts that keep a statement short, by a sample of the table.
+
+    Along an index only: without one each piece would be another pass over the table.
+    """
+    column, facts = partition_column(export, planner.facts), planner.facts
+    granularity = export.partition_granularity
+    ranges = (facts.bytes or 0) // sizing.STATEMENT_BYTES if column in facts.indexed else 0
+    cuts: dict[str, list[str]] = {folder.key: [] for folder in folders}
+    firsts = {folder.key: folder.first for folder in folders}
+    for (value,) in planner.key_boundaries((column,), ranges, pages=_PAGES_A_CUT):
+        try:
+            day = date.fromordinal(day_of(export, "partition_by", column, value))
+        except RefusalError:  # of a row that no folder of this plan holds
+            continue
+        key = _folder(export, day).key
+        first = firsts.get(key)
+        # nothing of a folder lies past its last date
+        ends = is_date(facts, column) and first and _following(day, "day") == _following(first, granularity)
+        if first is not None and not ends:
+            cuts[key].append(value)
+    return [replace(folder, cuts=tuple(dict.fromkeys(cuts[folder.key]))) for folder in folders]
 
 
 def _spec(folder: Folder, export: ExportConfig, facts: SourceFacts) -> dict[str, Any]:

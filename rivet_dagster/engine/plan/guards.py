@@ -17,6 +17,7 @@ SPARSE_FACTOR = 4
 SPARSE_MIN_WINDOWS = 64
 MEMORY_CHUNK_ROWS = (10_000, 5_000_000)
 SCAN_BYTES = sizing.GIB
+_ROW_BYTES = 28  # of a row without columns: its header and line pointer
 
 
 def range_column(export: ExportConfig, facts: SourceFacts) -> str:
@@ -95,15 +96,21 @@ def chunk_rows(export: ExportConfig, facts: SourceFacts) -> int:
     """Rows of a chunk: ``chunk_size``, or what ``chunk_size_memory_mb`` holds by the mean row size."""
     if export.chunk_size_memory_mb is None:
         return export.chunk_size
-    mean = facts.bytes / facts.est_rows if facts.bytes and facts.est_rows else 512
     low, high = MEMORY_CHUNK_ROWS
-    return int(max(low, min(high, export.chunk_size_memory_mb * sizing.MIB / max(mean, 1))))
+    return int(max(low, min(high, export.chunk_size_memory_mb * sizing.MIB / mean_row_bytes(facts))))
+
+
+def mean_row_bytes(facts: SourceFacts) -> float:
+    """Bytes of a row in the source, at least 1; a guess where the size is unknown."""
+    return max(1.0, facts.bytes / facts.est_rows) if facts.bytes and facts.est_rows else 512.0
 
 
 def refuse_sparse(export: ExportConfig, facts: SourceFacts, column: str, windows: int) -> None:
     """Refuse a key whose ranges would mostly be empty (proven by a row estimate) or far too many."""
-    size = chunk_rows(export, facts)
-    dense = -(-facts.est_rows // size) if facts.est_rows else None
+    size, rows = chunk_rows(export, facts), facts.est_rows
+    if rows and not facts.analysed:
+        rows = (facts.bytes or 0) // _ROW_BYTES  # a guess proves nothing, but more rows do not fit
+    dense = -(-rows // size) if rows else None
     sparse = dense is not None and windows >= SPARSE_MIN_WINDOWS and windows >= SPARSE_FACTOR * max(dense, 1)
     if windows <= MAX_WINDOWS and not sparse:
         return

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan.guards import refuse_scan, require_column, require_order
+from rivet_dagster.engine.plan.pieces import window_pieces
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan, label_by_index
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.plan.whole import plan_full
@@ -41,7 +42,14 @@ def plan_incremental(
     spec = {**cursor.spec(), "gt": watermark, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, watermark, bounds.high)
     reason = f"rows with {cursor.identity} past the watermark"
-    return Plan("incremental", label_by_index([unit]), "snapshot", False, reason, window, notes=notes)
+    units = _pieces(export, planner, cursor, unit)
+    return Plan("incremental", units, "snapshot", False, reason, window, notes=notes)
+
+
+def _pieces(export: ExportConfig, planner: Planner, cursor: Cursor, window: WorkUnit) -> tuple[WorkUnit, ...]:
+    """The window's units. With ``partition_by`` it is cut by folders instead."""
+    whole = export.partition_by is not None
+    return label_by_index([window] if whole else window_pieces(planner, cursor, window))
 
 
 def _first_run(
@@ -83,7 +91,8 @@ def _plan_late(
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, bounds.edge, bounds.high)
     reason = f"rows with {name} past the watermark, and those committed late"
     notes = () if seen is not None else ("rows that came late before this run are not looked for",)
-    return Plan("incremental", label_by_index([unit]), "snapshot", False, reason, window, notes=notes)
+    units = _pieces(export, planner, cursor, unit)
+    return Plan("incremental", units, "snapshot", False, reason, window, notes=notes)
 
 
 def cursor_of(export: ExportConfig) -> Cursor:

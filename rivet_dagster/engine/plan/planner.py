@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import plan_days
 from rivet_dagster.engine.plan.folders import plan_folders
+from rivet_dagster.engine.plan.guarantees import cursor_notes
 from rivet_dagster.engine.plan.guards import chunk_rows, range_column, refuse_scan, refuse_sparse
 from rivet_dagster.engine.plan.incremental import plan_incremental
 from rivet_dagster.engine.plan.keys import plan_dense, plan_keyset, plan_keyset_incremental
@@ -37,8 +39,15 @@ def plan_export(
     Raises ConfigError or RefusalError, naming export and key, before anything is written.
     """
     if export.partition_by is not None:
-        return plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
-    return _plan_mode(export, planner, watermark, seen)
+        plan = plan_folders(export, planner, lambda part: _plan_mode(export, part, watermark, seen), only)
+    else:
+        plan = _plan_mode(export, planner, watermark, seen)
+    if plan.skip_reason is not None:
+        return plan
+    if export.skip_empty and only is None and not planner.holds_rows(plan.units):
+        reason = "there are no rows, and `skip_empty` is set"
+        return replace(plan, units=(), reason=reason, skip_reason=reason)
+    return replace(plan, notes=(*plan.notes, *cursor_notes(export, planner.facts)))
 
 
 def _plan_mode(

@@ -14,6 +14,8 @@ UNIT_MAX_BYTES = 512 * MIB
 UNITS_WANTED = 8
 #: Heap bytes of one statement: about a second or two of reading, far below the 5 s it may take.
 STATEMENT_BYTES = 48 * MIB
+#: Rows that a statement takes along an index: each may lie in a page of its own.
+STATEMENT_ROWS = 100_000
 
 
 def shown_bytes(size: int) -> str:
@@ -27,6 +29,11 @@ def shown_bytes(size: int) -> str:
 def unit_bytes(total: int) -> int:
     """Bytes of source data one unit of a table of ``total`` bytes should cover."""
     return max(UNIT_MIN_BYTES, min(UNIT_MAX_BYTES, -(-total // UNITS_WANTED)))
+
+
+def statement_rows(mean_bytes: float) -> int:
+    """Rows of so many bytes that one statement may take along an index."""
+    return max(1, min(STATEMENT_ROWS, int(STATEMENT_BYTES / mean_bytes)))
 
 
 def page_step(pages: int, total_bytes: int, wanted_bytes: int) -> int:

@@ -137,6 +137,10 @@ def _whole(engine: Engine, run: RunHeader) -> Whole | None:
     export = engine.export(run.export_name)
     if not export.accumulates:
         return Whole(None, "it was a first run by a cursor, which the export's mode does not have any more")
+    if units[0].spec.get("gt") is not None:  # a window that was read by heap pages
+        kept = ("column", "fallback", "versions", "gt", "le")
+        spec = {name: units[0].spec[name] for name in kept if name in units[0].spec}
+        return Whole(WorkUnit(0, UnitKind.WINDOW, "", spec))
     walked, cursor = cursor_of(export), engine.state.cursor(run.export_name, run.prefix)
     if cursor is None or cursor.run_id != run.run_id:
         # it saw no cursor value: all that it read are rows without one

@@ -57,4 +57,5 @@ def work_order(
         limit=batch_limit(tuning),
         extend=extender(export, written, run.created_at),
         read_back=export.verify == "content",
+        shows_schema=not export.skip_empty,
     )

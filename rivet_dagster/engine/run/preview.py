@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rivet_dagster.engine.plan.guarantees import cursor_notes
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.plan.sizing import GIB, shown_bytes
@@ -35,6 +36,12 @@ class Preview:
         return tuple(_warnings(self.export, self.plan, self.facts))
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the plan says of itself; and what its cursor can miss, also when there is nothing to read."""
+        found = (*self.facts.notes, *self.plan.notes, *cursor_notes(self.export, self.facts))
+        return tuple(dict.fromkeys(found))
+
+    @property
     def verdict(self) -> str:
         return "review" if self.warnings else "ok"
 
@@ -44,7 +51,7 @@ class Preview:
         rows = f"about {facts.est_rows} rows" if facts.est_rows else "an unknown number of rows"
         lines = [f"{self.export.name}: {plan.strategy}, {len(plan.units)} units, {rows}"]
         lines.append(f"  why: {plan.reason}")
-        lines += [f"  note: {note}" for note in (*facts.notes, *plan.notes)]
+        lines += [f"  note: {note}" for note in self.notes]
         if units:
             lines += [f"  {_unit(u)}" for u in plan.units[:_SHOWN]]
             if len(plan.units) > _SHOWN:
@@ -77,7 +84,7 @@ class Preview:
             ],
             "columns": type_report(facts.columns),
             "warnings": list(self.warnings),
-            "notes": [*facts.notes, *plan.notes],
+            "notes": list(self.notes),
             "error": None,
         }  # fmt: skip
 
@@ -102,7 +109,7 @@ def preview(engine: Engine, name: str) -> Preview:
 def _warnings(export: ExportConfig, plan: Plan, facts: SourceFacts) -> list[str]:
     found = []
     size = facts.bytes or 0
-    if facts.table and facts.est_rows is None and size:
+    if facts.table and not facts.analysed and size:
         found.append("the table was never analysed, so sizes are guesses; run ANALYZE")
     if plan.resumable and not export.chunk_checkpoint and len(plan.units) > 1:
         found.append("a killed run starts anew; `chunk_checkpoint: true` lets it go on")

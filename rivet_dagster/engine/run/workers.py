@@ -57,6 +57,7 @@ class WorkOrder:
     extend: Extend | None = None
     limit: BatchLimit | None = None
     read_back: bool = False
+    shows_schema: bool = True  # a run without rows writes a part that has the columns
 
 
 class WorkerPool:
@@ -182,8 +183,9 @@ class WorkerPool:
             extend=order.extend,
             read_back=order.read_back,
         )
-        # the first unit always leaves a part, so that an empty table still shows its schema
-        stream = UnitStream(sink, settle, schema_only=claim.unit.index == 0, after=behind)
+        # the first unit leaves a part always, so that an empty table still shows its schema
+        schema_only = claim.unit.index == 0 and order.shows_schema
+        stream = UnitStream(sink, settle, schema_only=schema_only, after=behind)
         batches: Iterator[pa.RecordBatch] = _read(reader, claim.unit, sink)
         if order.limit is not None:
             batches = order.limit.hold(

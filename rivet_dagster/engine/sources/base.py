@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,9 +38,9 @@ class Heap:
 class SourceFacts:
     """What planning needs to know about an export's source, read once.
 
-    est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
-    composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
-    indexed (an index begins with it): names.
+    est_rows: None when unknown; a guess by the size alone unless ``analysed``.
+    unique_keys: NOT NULL unique single columns; composite_keys: several, in the order of their index.
+    integer_columns, nullable (may hold NULL), indexed (an index begins with it): names.
     signature: changes when the columns do. origins: columns that the server fills, and how.
     """
 
@@ -59,6 +59,7 @@ class SourceFacts:
     relation: Any = None
     notes: tuple[str, ...] = field(default=())
     origins: Mapping[str, str] = field(default_factory=dict)
+    analysed: bool = True
 
     @property
     def stream(self) -> str:
@@ -157,6 +158,8 @@ class Planner(Protocol):
 
     def has_nulls(self, column: str) -> bool: ...
 
+    def holds_rows(self, units: Iterable[WorkUnit]) -> bool: ...
+
     def within(self, unit: WorkUnit) -> Planner:
         """The same questions about the rows of ``unit`` alone, in the same snapshot."""
         ...
@@ -169,12 +172,14 @@ class Planner(Protocol):
         ...
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
+        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None, *, pages: int = 0
     ) -> list[tuple[str, ...]]: ...
 
     def has_order(self, column: str) -> bool: ...
 
     def row_boundaries(self, column: str, rows: int) -> list[str]: ...
+
+    def index_cuts(self, column: str, rows: int, after: str, upto: str) -> list[str]: ...
 
     def counted_keys(
         self, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]

@@ -246,3 +246,25 @@ def test_a_large_table_is_not_scanned_for_bounds(project: Project, monkeypatch: 
     project.db.execute("CREATE INDEX ON t (k)")
     project.run(allow_scan=False)
     assert_whole(project, 100)
+
+
+@pytest.mark.parametrize("kind", ["numeric(18,0)", "numeric(7)", "whole"])
+def test_a_numeric_without_fraction_is_an_integer(project: Project, kind: str) -> None:
+    top = 10**18 - 1 if kind == "numeric(18,0)" else 9_999_999
+    project.db.execute(
+        "CREATE DOMAIN whole AS numeric(9,0)",
+        f"CREATE TABLE t (k {kind} PRIMARY KEY, n int)",
+        f"INSERT INTO t SELECT {top} - i * 10, i FROM generate_series(0, 99) AS i",
+    )
+    ran = project.run(mode="chunked", chunk_size=100)
+    assert len(ran.plan.units) in (10, 11)
+    assert_whole(project, 100)
+    project.run(chunk_column="k", chunk_count=4)
+    assert_whole(project, 100)
+
+
+def test_a_numeric_chunk_column_that_holds_nan_is_refused(project: Project) -> None:
+    project.db.execute("CREATE TABLE t (k numeric(9,0), n int)", "INSERT INTO t VALUES (1, 0), ('NaN', 1)")
+    with pytest.raises(RefusalError) as caught:
+        project.run(mode="chunked", chunk_column="k")
+    assert caught.value.code == "RIVET_PLAN_BOUNDS_UNREADABLE"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
+from rivet_dagster.engine.run.preview import preview
 from tests.live.modes.kit import Project
 from tests.services import rivet_cli
 from tests.services.postgres import TestDatabase
@@ -447,3 +448,35 @@ def test_killed_runs_lose_and_repeat_nothing(project: Project, keys: dict[str, A
     project.run()
     project.run()
     assert project.rows("n") == dict.fromkeys(range(1, 91), 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "keys", "remedy"),
+    [
+        ("at", {}, "`late_rows` finds them, `settle"),
+        ("day", {}, "`late_rows` finds them, `settle"),
+        ("n", {}, "with a time column"),
+        ("at", {"query": "SELECT * FROM t"}, "missed; `settle: {after: ...}` waits"),
+        ("n", {"mode": "chunked", "chunk_by_key": "n", "keyset_incremental": True}, "`mode: incremental`"),
+        ("at", {"late_rows": "1h"}, None),
+        ("at", {"settle": {"after": "1h"}}, None),
+        ("n", {"mode": "chunked", "chunk_by_key": "n"}, None),
+    ],
+)
+def test_a_plan_and_a_run_say_what_the_cursor_can_miss(
+    project: Project, column: str, keys: dict[str, Any], remedy: str | None
+) -> None:
+    project.db.execute(
+        "CREATE TABLE t (n int PRIMARY KEY, at timestamptz, day date)",
+        "INSERT INTO t VALUES (1, '2024-01-02', '2024-01-02')",
+    )
+    keys = {"mode": "incremental", **keys}
+    if keys["mode"] == "incremental":
+        keys["cursor_column"] = column
+    ran = project.run(**keys)
+    assert ran.notes.count("are committed are missed") == (remedy is not None)
+    assert (remedy or "") in ran.notes
+    with project.engine() as engine:  # there is nothing to do now
+        shown = preview(engine, "o")
+    assert shown.count(f"rows whose {column} is at or below the last one") == (remedy is not None)
+    assert (remedy or "") in shown

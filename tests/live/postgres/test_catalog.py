@@ -74,12 +74,16 @@ def test_a_plain_table(conn: Connection) -> None:
     assert found.can_select
 
 
-def test_estimates_are_unknown_before_the_first_analyze(conn: Connection) -> None:
+def test_estimates_follow_the_size_before_the_first_analyze(conn: Connection) -> None:
     run(
         conn,
-        "CREATE TABLE t (id int); CREATE TABLE e (id int); INSERT INTO t SELECT generate_series(1, 1000)",
+        "CREATE TABLE t (id int, word text); CREATE TABLE e (id int);"
+        "INSERT INTO t SELECT n, n FROM generate_series(1, 10000) AS n",
     )
-    assert describe(conn, "t").tuples is None
+    found = describe(conn, "t")
+    assert found.tuples is not None
+    assert 4_000 < found.tuples < 20_000
+    assert not found.leaves[0].analysed
     assert describe(conn, "e").tuples == 0  # no pages, no rows
 
 

@@ -20,7 +20,7 @@ Ask = Callable[[str], tuple[Any, ...] | None]
 _SAMPLED: Final = """
 WITH sample AS (
   SELECT {select}, row_number() OVER (ORDER BY {key}) AS r, count(*) OVER () AS n
-  FROM {source} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42){where}
+  FROM {source} TABLESAMPLE SYSTEM ({percent:.6f}) REPEATABLE (42) WHERE {where}
 ), ranked AS (SELECT {names}, r, (r * {ranges} - 1) / n AS slice FROM sample),
 lasts AS (SELECT DISTINCT ON (slice) {names}, slice FROM ranked ORDER BY slice, r DESC)
 SELECT {texts} FROM lasts WHERE slice < {ranges} - 1 ORDER BY slice"""
@@ -40,16 +40,39 @@ SELECT {texts} FROM (
   SELECT {select}, row_number() OVER (ORDER BY {order}) AS r, count(*) OVER () AS n
   FROM {source} WHERE {where}
 ) AS numbered WHERE r % {rows} = 0 AND r < n ORDER BY r"""
+
+#: The same along an index: skips {rows} entries at a time, {steps} times at most.
+_WALKED: Final = """
+WITH RECURSIVE _rivet_cut(_rivet_k, n) AS (
+  SELECT (
+    SELECT {name} FROM {source} WHERE {name} > {after} AND {name} < {upto}
+    ORDER BY {name} OFFSET {skip} LIMIT 1
+  ), 1
+  UNION ALL
+  SELECT (
+    SELECT {name} FROM {source} WHERE {name} > _rivet_cut._rivet_k AND {name} < {upto}
+    ORDER BY {name} OFFSET {skip} LIMIT 1
+  ), n + 1
+  FROM _rivet_cut WHERE _rivet_k IS NOT NULL AND n < {steps}
+) SELECT _rivet_k::text FROM _rivet_cut WHERE _rivet_k IS NOT NULL ORDER BY n"""
+
+#: A sort would read all that is left at each step, which the server prefers without statistics; compiling
+#: costs more than the walk.
+ALONG_INDEX: Final = (
+    "SELECT set_config(name, 'off', true)"
+    " FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan', 'jit']) AS name"
+)
+
 #: The spans of time that hold a row: one look into the index for each ...
 _SKIPPED: Final = """
-WITH RECURSIVE found(k) AS (
+WITH RECURSIVE _rivet_found(_rivet_k) AS (
   (SELECT {span} FROM {source} WHERE {name} >= {low} ORDER BY {name} LIMIT 1)
   UNION ALL
   SELECT (
     SELECT {span} FROM {source} WHERE {name} >= {following} AND {name} <= {high} ORDER BY {name} LIMIT 1
   )
-  FROM found WHERE k IS NOT NULL
-) SELECT to_char(k, 'YYYY-MM-DD') FROM found WHERE k IS NOT NULL ORDER BY k"""
+  FROM _rivet_found WHERE _rivet_k IS NOT NULL
+) SELECT to_char(_rivet_k, 'YYYY-MM-DD') FROM _rivet_found WHERE _rivet_k IS NOT NULL ORDER BY _rivet_k"""
 #: ... or one pass.
 _PASSED: Final = """
 SELECT to_char(k, 'YYYY-MM-DD') FROM (
@@ -76,7 +99,7 @@ def sampled_boundaries(
         names=", ".join(names),
         texts=", ".join(f"{name}::text" for name in names),
         source=source,
-        where="" if upto is None else f" WHERE {key_sql(columns)} <= {key_literal(upto)}",
+        where=f"{quoted[0]} IS NOT NULL" if upto is None else f"{key_sql(columns)} <= {key_literal(upto)}",
         percent=percent,
         ranges=int(ranges),
     )
@@ -103,6 +126,18 @@ def counted_keys(
     )
 
 
+def walked_cuts(source: str, column: str, rows: int, after: str, upto: str, steps: int) -> str:
+    """The SELECT of at most ``steps`` values between two, ``rows`` rows apart, as text."""
+    return _WALKED.format(
+        name=quote_ident(column),
+        source=source,
+        after=quote_literal(after),
+        upto=quote_literal(upto),
+        skip=int(rows) - 1,
+        steps=int(steps),
+    )
+
+
 def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: str, high: str) -> str:
     """The SELECT of the first days of the days, months or years that hold a row with low <= column <= high.
 
@@ -113,7 +148,9 @@ def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: s
     zoned = found is not None and pa.types.is_timestamp(found.source_arrow) and found.source_arrow.tz
     name = quote_ident(column)
     utc = f"{name} AT TIME ZONE 'UTC'" if zoned else f"{name}::timestamp"
-    following = f"(k + interval '1 {granularity}')" + (" AT TIME ZONE 'UTC'" if zoned else "")
+    following = f"(_rivet_found._rivet_k + interval '1 {granularity}')" + (
+        " AT TIME ZONE 'UTC'" if zoned else ""
+    )
     template = _SKIPPED if column in facts.indexed else _PASSED
     return template.format(
         span=f"date_trunc('{granularity}', {utc})",

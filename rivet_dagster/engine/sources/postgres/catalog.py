@@ -52,7 +52,8 @@ class ServerFacts:
 class LeafRelation:
     """One relation that holds rows itself, read without its children.
 
-    pages: blocks of the main fork. bytes: with TOAST. tuples: estimate, None when unknown.
+    pages: blocks of the main fork. bytes: with TOAST. tuples: estimate, None when unknown; by the size alone
+    unless ``analysed``.
     is_heap: pages can be addressed by ctid. readable: this role may select every column of it
     directly, and no row-level policy of its own hides rows.
     """
@@ -64,6 +65,7 @@ class LeafRelation:
     pages: int
     bytes: int
     tuples: float | None
+    analysed: bool
     is_heap: bool
     readable: bool
 

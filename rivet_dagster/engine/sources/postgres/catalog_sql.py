@@ -82,12 +82,17 @@ WITH RECURSIVE target AS MATERIALIZED (
   FROM tree JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_am a ON a.oid = c.relam
   WHERE c.relkind <> 'p'
+), row_width AS (
+  -- a row's header and line pointer, fixed widths, and 32 bytes for what varies, as the server guesses
+  SELECT 28 + coalesce(sum(CASE WHEN a.attlen > 0 THEN a.attlen ELSE 32 END), 0) AS bytes
+  FROM pg_attribute a WHERE a.attrelid = (SELECT oid FROM target) AND a.attnum > 0 AND NOT a.attisdropped
 ), leaves AS (
-  SELECT *, CASE WHEN relkind IN ('r', 'm') AND pages = 0 THEN 0
-                 WHEN reltuples <= 0 THEN NULL
+  SELECT sized.*, CASE WHEN relkind IN ('r', 'm') AND pages = 0 THEN 0
+                 WHEN reltuples <= 0 THEN NULLIF(pages, 0) * current_setting('block_size')::float8 / w.bytes
                  WHEN relpages > 0 AND pages > 0 THEN reltuples::float8 * pages / relpages
-                 ELSE reltuples END AS tuples
-  FROM sized
+                 ELSE reltuples END AS tuples,
+    reltuples > 0 OR (relkind IN ('r', 'm') AND pages = 0) AS analysed
+  FROM sized, row_width w
 ), sampled AS (
   SELECT nspname, relname, true AS own FROM target
   UNION ALL
@@ -150,7 +155,8 @@ SELECT json_build_object(
   'indexed', coalesce((SELECT json_agg(DISTINCT c.attname) FROM indexes i JOIN columns c ON c.attnum = i.lead
     WHERE i.amname = 'btree'), '[]'),
   'leaves', coalesce((SELECT json_agg(json_build_object('oid', oid::int8, 'schema', nspname, 'name', relname,
-      'kind', relkind, 'pages', pages, 'bytes', bytes, 'tuples', tuples, 'readable', readable,
+      'kind', relkind, 'pages', pages, 'bytes', bytes, 'tuples', tuples, 'analysed', analysed,
+      'readable', readable,
       'is_heap', coalesce(amname = 'heap', false)) ORDER BY nspname, relname) FROM leaves), '[]')
 )::text FROM target t
 """

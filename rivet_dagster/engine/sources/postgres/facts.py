@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from rivet_dagster.engine.sources.base import Heap, SourceFacts
 from rivet_dagster.engine.sources.postgres import catalog
 from rivet_dagster.engine.types.decision import Column
 
-_TID_RANGE_SCAN = 140_000  # before it, a ctid range reads the whole heap
+_TID_RANGE_SCAN: Final = 140_000  # before it, a ctid range reads the whole heap
 
 
 def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
@@ -27,6 +29,7 @@ def _heaps(relation: catalog.Relation, version: int) -> tuple[Heap, ...]:
 def source_facts(
     columns: tuple[Column, ...], relation: catalog.Relation | None, version: int | None
 ) -> SourceFacts:
+    """What planning asks about a relation, or about a query (None)."""
     integers = frozenset(c.name for c in columns if c.integer)
     if relation is None:
         names = frozenset(c.name for c in columns)
@@ -49,4 +52,5 @@ def source_facts(
         relation.indexed,
         relation=relation,
         origins=relation.origins,
+        analysed=all(leaf.analysed for leaf in relation.leaves),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rivet_dagster.engine.errors import InternalError
@@ -117,6 +118,9 @@ def _selected(spec: Mapping[str, Any]) -> str:
 
 
 def _or_null(spec: Mapping[str, Any]) -> str:
+    """With the rows that have no cursor value: a run without a lower bound is the one that reads them."""
+    if spec.get("gt") is not None:
+        return _selected(spec)
     return f"({_selected(spec)} OR {cursor_sql(spec['column'], spec.get('fallback'))} IS NULL)"
 
 
@@ -182,7 +186,12 @@ def _from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
 
 
 def statements(unit: WorkUnit, select: str, origin: Origin) -> list[str]:
-    """The SELECTs that read the unit, in order; only page ranges take more than one."""
+    """The SELECTs that read the unit, in order; page ranges and windows with cuts take more than one."""
+    if "cuts" in unit.spec:
+        spec = {name: value for name, value in unit.spec.items() if name != "cuts"}
+        bounds = itertools.pairwise([spec["gt"], *unit.spec["cuts"], spec["le"]])
+        parts = (replace(unit, spec={**spec, "gt": low, "le": high}) for low, high in bounds)
+        return [statement for part in parts for statement in statements(part, select, origin)]
     source, condition, order = unit_from_where(unit, origin)
     if unit.kind is not UnitKind.PAGES:
         return [f"SELECT {select} FROM {source} WHERE {condition}{order}"]

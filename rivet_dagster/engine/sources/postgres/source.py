@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
@@ -27,7 +27,7 @@ from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, Ses
 from rivet_dagster.engine.sources.postgres.facts import source_facts
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
-from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql
+from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import (
     PostgresReader,
@@ -49,6 +49,7 @@ _OLDEST = 120_000
 _RECOUNTS = 3
 _SAMPLE_ROWS = 30_000
 _SAMPLE_PAGES = 300
+_WALKED_ROWS = 200_000  # entries of an index in one statement
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
 
@@ -219,6 +220,14 @@ class PostgresPlanner:
             self._one(f"SELECT EXISTS (SELECT 1 FROM {self._from()} WHERE {quote_ident(column)} IS NULL)")
         )
 
+    def holds_rows(self, units: Iterable[WorkUnit]) -> bool:
+        """Whether one of the units has a row; asks no further than the first that has."""
+        for unit in units:
+            source, condition, _ = unit_from_where(unit, self.origin)
+            if self._one(f"SELECT EXISTS (SELECT 1 FROM {source} WHERE {condition})"):
+                return True
+        return False
+
     def within(self, unit: WorkUnit) -> PostgresPlanner:
         """The same questions about the rows of ``unit`` alone, on the same connection."""
         scoped = copy.copy(self)
@@ -232,19 +241,40 @@ class PostgresPlanner:
         return [str(row[0]) for row in self._rows(statement)]
 
     def key_boundaries(
-        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None
+        self, columns: Sequence[str], ranges: int, upto: Sequence[str] | None = None, *, pages: int = 0
     ) -> list[tuple[str, ...]]:
         """At most ``ranges - 1`` ascending values of the key that split the table evenly.
 
         Sampled by block, sorted by the server, so the columns' own order and collation decide.
-        ``upto``: the largest one wanted.
+        ``upto``: the largest one wanted. pages: to sample for each range at least.
         """
         if ranges <= 1 or self.relation is None:
             return []
-        rows, pages = self.facts.est_rows or 0, max(self.relation.pages, 1)
-        share = max(_SAMPLE_ROWS / rows if rows else 0.0, _SAMPLE_PAGES / pages, 10 * ranges / max(rows, 1))
+        rows, wanted = self.facts.est_rows or 0, max(_SAMPLE_PAGES, pages * ranges)
+        share = max(
+            _SAMPLE_ROWS / rows if rows else 0.0,
+            wanted / max(self.relation.pages, 1),
+            10 * ranges / max(rows, 1),
+        )
         statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
+
+    def index_cuts(self, column: str, rows: int, after: str, upto: str) -> list[str]:
+        """The value of every ``rows``-th row of (after, upto) in the order of an indexed column.
+
+        Walks the index in statements of bounded length; equal values come once.
+        """
+        found: list[str] = []
+        steps = max(1, _WALKED_ROWS // rows)
+        while True:
+            start = found[-1] if found else after
+            statement = bounds.walked_cuts(self._from(), column, rows, start, upto, steps)
+            with self._asking():
+                self._connection.execute(bounds.ALONG_INDEX)
+                cuts = [str(row[0]) for row in self._connection.execute(statement.encode())]
+            found += cuts
+            if len(cuts) < steps:
+                return found
 
     def counted_keys(
         self, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]

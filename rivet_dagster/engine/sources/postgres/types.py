@@ -203,12 +203,18 @@ def decide(
         nullable=nullable,
         distinct=distinct,
         avg_width=avg_width,
-        integer=found.wire in _INTEGERS,
+        integer=_is_integer(found),
         found=None if rule is found else found.arrow,
         declared=rule.declared,
         parses=rule.parses,
         nulls_unfit=rule.nulls_unfit,
     )
+
+
+def _is_integer(found: Rule) -> bool:
+    """Whether every value is a whole number of 64 bits; NaN aside, whose bounds are refused."""
+    whole = pa.types.is_decimal128(found.arrow) and found.arrow.scale == 0
+    return found.wire in _INTEGERS or (whole and found.arrow.precision <= 18)
 
 
 def require_supported(columns: Iterable[Column], *, what: str) -> None:
