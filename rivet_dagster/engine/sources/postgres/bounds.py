@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rivet_dagster.engine.errors import ConfigError, RefusalError
+from rivet_dagster.engine.errors import ConfigError, RefusalError, RivetError
 from rivet_dagster.engine.sources.base import Cursor, CursorBounds, Settle, SourceFacts
 from rivet_dagster.engine.sources.postgres.predicate import cursor_sql, key_literal, key_sql
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
@@ -103,6 +103,23 @@ def sampled_boundaries(
         percent=percent,
         ranges=int(ranges),
     )
+
+
+def has_order(ask: Callable[[str], object], source: str, column: str, native_type: str) -> bool:
+    """Whether the column's values can be sorted, and compared with their text. ``ask`` runs a statement."""
+    if native_type.startswith("reg"):
+        return False  # compared as oids, which their texts are not
+    name = quote_ident(column)
+    try:
+        ask(f"SELECT {name} FROM {source} ORDER BY 1 LIMIT 0")
+        ask(f"SELECT FROM {source} WHERE {name} >= '' LIMIT 0")
+    except RivetError as error:
+        if (error.sqlstate or "")[:2] == "22":  # '' is no value of the type
+            return True
+        if error.sqlstate not in {"42883", "0A000"}:  # no such operator; a row literal
+            raise
+        return False
+    return True
 
 
 def counted_boundaries(source: str, column: str, rows: int) -> str:

@@ -289,20 +289,9 @@ class PostgresPlanner:
         return [str(row[0]) for row in self._rows(statement)]
 
     def has_order(self, column: str) -> bool:
-        """Whether the column's values can be sorted, and compared with their text."""
-        name, found = quote_ident(column), self.facts.column(column)
-        if found is not None and found.native_type.startswith("reg"):
-            return False  # compared as oids, which their texts are not
-        try:
-            self._rows(f"SELECT {name} FROM {self._from()} ORDER BY 1 LIMIT 0")
-            self._rows(f"SELECT FROM {self._from()} WHERE {name} >= '' LIMIT 0")
-        except RivetError as error:
-            if (error.sqlstate or "")[:2] == "22":  # '' is no value of the type
-                return True
-            if error.sqlstate not in {"42883", "0A000"}:  # no such operator; a row literal
-                raise
-            return False
-        return True
+        """See ``bounds.has_order``."""
+        found = self.facts.column(column)
+        return bounds.has_order(self._rows, self._from(), column, found.native_type if found else "")
 
     def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
         """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
