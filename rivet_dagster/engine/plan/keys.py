@@ -67,8 +67,10 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
         if low is None:
             ranges = max(1, -(-(facts.est_rows or 0) // size))
             cuts = planner.key_boundaries(key, ranges, high)
+        # the estimate says nothing about the new rows; their part of the index does
+        elif len(key) == 1:
+            cuts = [(cut,) for cut in planner.index_cuts(name, size, low[0], high[0])]
         else:
-            # the estimate says nothing about the new rows; their part of the index is short
             cuts = planner.counted_keys(key, size, low, high)
         units = [
             WorkUnit(i, UnitKind.KEY, "", key_spec(key, a, b), _shown(a), _shown(b))

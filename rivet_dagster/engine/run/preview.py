@@ -38,7 +38,7 @@ class Preview:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the plan says of itself; and what its cursor can miss, also when there is nothing to read."""
-        found = (*self.facts.notes, *self.plan.notes, *cursor_notes(self.export, self.facts))
+        found = (*self.plan.notes, *cursor_notes(self.export, self.facts))
         return tuple(dict.fromkeys(found))
 
     @property

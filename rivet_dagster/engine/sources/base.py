@@ -57,7 +57,6 @@ class SourceFacts:
     nullable: frozenset[str]
     indexed: frozenset[str]
     relation: Any = None
-    notes: tuple[str, ...] = field(default=())
     origins: Mapping[str, str] = field(default_factory=dict)
     analysed: bool = True
 

@@ -477,6 +477,6 @@ def test_a_plan_and_a_run_say_what_the_cursor_can_miss(
     assert ran.notes.count("are committed are missed") == (remedy is not None)
     assert (remedy or "") in ran.notes
     with project.engine() as engine:  # there is nothing to do now
-        shown = preview(engine, "o")
+        shown = preview(engine, "o").text()
     assert shown.count(f"rows whose {column} is at or below the last one") == (remedy is not None)
     assert (remedy or "") in shown
