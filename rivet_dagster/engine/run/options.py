@@ -12,7 +12,7 @@ from rivet_dagster.engine.run.pacing import PaceRules
 from rivet_dagster.engine.run.sink import BatchLimit, Checksum
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
-from rivet_dagster.engine.sources.postgres.read import ReadOptions
+from rivet_dagster.engine.sources.postgres.order import ReadOptions
 from rivet_dagster.engine.state.lease import DEFAULT_TTL_S
 from rivet_dagster.engine.write.base import WriteOptions
 

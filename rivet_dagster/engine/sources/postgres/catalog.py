@@ -320,6 +320,14 @@ def _type(
     )
 
 
+def attnums(conn: Connection, oids: Sequence[int], columns: Sequence[str]) -> dict[tuple[int, int], int]:
+    """(oid of a relation, index in ``columns``) -> number of the column that has that name now."""
+    index = {name: i for i, name in enumerate(columns)}
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute(sql.ATTNUMS, {"oids": list(oids), "names": list(columns)}).fetchall()
+    return {(oid, index[name]): number for oid, name, number in found}
+
+
 def _parse(conn: Connection, query: str) -> list[tuple[str, int, int]]:
     """(name, type oid, typmod) of each output column; the caller holds a transaction open.
 

@@ -165,3 +165,9 @@ SELECT coalesce(json_agg(json_build_array(nspname, relname, shown)), '[]')::text
     pg_table_is_visible(c.oid) DESC, n.nspname, c.relname
   LIMIT 5000) AS x
 """
+
+ATTNUMS: Final[LiteralString] = """
+SELECT attrelid::bigint, attname::text, attnum::int FROM pg_catalog.pg_attribute
+WHERE attrelid = ANY (%(oids)s::bigint[]::oid[]) AND attname = ANY (%(names)s::text[])
+  AND attnum > 0 AND NOT attisdropped
+"""
