@@ -109,6 +109,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
         "query": export.query_text(),
         "destination": str(export.destination.path),
         "columns": [c.as_json() for c in facts.columns],
+        "numbers": facts.numbers,
         "checksum_key": checksum_key(export, facts),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

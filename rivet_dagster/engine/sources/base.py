@@ -41,7 +41,7 @@ class SourceFacts:
     est_rows: None when unknown (never analysed). unique_keys: NOT NULL unique single columns;
     composite_keys: several, in the order of their index. integer_columns, nullable (may hold NULL),
     indexed (an index begins with it): names.
-    signature: changes when the columns do.
+    numbers: of the columns; one that takes the place of another of its name has its own.
     """
 
     schema: str | None
@@ -57,6 +57,7 @@ class SourceFacts:
     nullable: frozenset[str]
     indexed: frozenset[str]
     relation: Any = None
+    numbers: tuple[int, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property

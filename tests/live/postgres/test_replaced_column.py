@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from rivet_dagster.engine.run import workers
+from rivet_dagster.engine.run.events import UnitCommitted
 from tests.live.postgres.rig import EXPORT, Rig, source_rows
 
 ROWS: Final = 300
@@ -58,4 +59,21 @@ def test_a_column_of_a_partition_has_a_number_of_its_own(rig: Rig) -> None:
     assert rig.read("id, n") == source_rows(rig.db, "id, n")
     assert rig.failure(between=lambda: rig.db.execute(REPLACE)).code == "RIVET_SOURCE_SCHEMA_CHANGED"
     rig.export(**RANGES).run()
+    assert rig.read("id, n") == source_rows(rig.db, "id, n")
+
+
+def test_a_run_is_not_continued_over_a_replaced_column(rig: Rig) -> None:
+    things(rig)
+    rig.export(**RANGES, chunk_checkpoint=True)
+    with rig.planned() as (session, first):
+        for event in session.execute():
+            if isinstance(event, UnitCommitted):
+                break
+    with rig.planned() as (session, again):
+        assert (again.resumed, again.run_id) == (True, first.run_id)
+    rig.db.execute(REPLACE)
+    with rig.planned() as (session, fresh):
+        assert not fresh.resumed
+        list(session.execute())
+        session.finalize()
     assert rig.read("id, n") == source_rows(rig.db, "id, n")

@@ -34,6 +34,7 @@ SLOW: Final = "SELECT id, slow(id, 0.005) AS slept FROM things"
 @pytest.fixture(autouse=True)
 def _things(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "backoff_s", lambda *_: 0.01)
+    monkeypatch.setattr(sizing, "UNIT_MIN_BYTES", sizing.GIB)  # one unit
     rig.db.execute(
         "CREATE TABLE things (id int PRIMARY KEY, pad text)",
         "ALTER TABLE things ALTER pad SET STORAGE PLAIN",
@@ -50,7 +51,7 @@ def _things(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_throttled_read_outlives_its_timeout(rig: Rig, mode: str) -> None:
     """One statement with its pauses takes more than twice what a statement may take."""
     rig.tuning = {"throttle_ms": 60, "batch_size": 100, "statement_timeout_s": 1, "max_retries": 0}
-    groups = {"parquet": {"row_group_strategy": "fixed_rows", "row_group_rows": 250}}
+    groups: dict[str, Any] = {"parquet": {"row_group_strategy": "fixed_rows", "row_group_rows": 250}}
     rig.configure({"table": "things", **MODES[mode], **groups})
     began = time.monotonic()
     rig.run()
@@ -126,9 +127,8 @@ def test_pages_that_take_too_long_are_read_fewer_at_a_time(rig: Rig, monkeypatch
         write(sink, batch)
 
     monkeypatch.setattr(UnitSink, "write", slowly)
-    monkeypatch.setattr(sizing, "UNIT_MIN_BYTES", sizing.GIB)
     rig.tuning = {"profile": "fast", "statement_timeout_s": 1, "max_retries": 0}
-    groups = {"parquet": {"row_group_strategy": "fixed_rows", "row_group_rows": 250}}
+    groups: dict[str, Any] = {"parquet": {"row_group_strategy": "fixed_rows", "row_group_rows": 250}}
     rig.export(**groups).run()
     assert [e.attempt for e in rig.events if isinstance(e, UnitCommitted)] == [2]
     assert [e.text for e in rig.events if isinstance(e, RunNote) and "fewer pages" in e.text]

@@ -94,6 +94,7 @@ class Relation:
     rows_hidden: a row-level policy would hide rows from this role (views: see
     ``blocked_by_row_security``). columns_denied: columns that the role may not select.
     indexed: leading columns of valid, whole btree indexes. generated: columns the server computes.
+    numbers: the columns' attnum; another column of a name has another one.
     """
 
     oid: int
@@ -112,6 +113,7 @@ class Relation:
     schema_usage: bool
     columns_denied: tuple[str, ...]
     columns: tuple[Column, ...]
+    numbers: tuple[int, ...]
     primary_key: tuple[str, ...]
     unique_keys: tuple[UniqueKey, ...]
     indexed: frozenset[str]
@@ -257,6 +259,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
         tuples=tuples,
         columns_denied=tuple(c["name"] for c in columns if not c["can_select"]),
         columns=tuple(_column(c, types, tuples, overrides.get(c["name"])) for c in columns),
+        numbers=tuple(c["number"] for c in columns),
         unique_keys=keys,
         generated=frozenset(c["name"] for c in columns if c["generated"]),
         leaves=leaves,

@@ -135,7 +135,7 @@ SELECT json_build_object(
     (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), false),
   'schema_usage', has_schema_privilege(t.relnamespace, 'USAGE'),
   'columns', coalesce((SELECT json_agg(json_build_object(
-      'name', attname, 'type', atttypid::int8, 'typmod', atttypmod, 'ndims', attndims,
+      'name', attname, 'number', attnum, 'type', atttypid::int8, 'typmod', atttypmod, 'ndims', attndims,
       'native', format_type(atttypid, atttypmod), 'not_null', not_null, 'generated', generated,
       'can_select', can_select, 'n_distinct', n_distinct, 'avg_width', avg_width, 'null_frac', null_frac)
     ORDER BY attnum) FROM columns), '[]'),

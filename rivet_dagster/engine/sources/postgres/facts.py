@@ -48,4 +48,5 @@ def source_facts(
         frozenset(c.name for c in columns if c.nullable),
         relation.indexed,
         relation=relation,
+        numbers=relation.numbers,
     )
