@@ -49,8 +49,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "batch_size": "Rows between two pauses of `throttle_ms`; turns sizing by memory off. Rows come as a "
         "stream: what is in memory is a row group of the file, see `parquet`.",
         "batch_size_memory_mb": "MB fetched at a time.",
-        "throttle_ms": "Pause in ms for each `batch_size` rows, in proportion to the rows read.",
-        "statement_timeout_s": "Longest statement in seconds; 0 is no limit.",
+        "throttle_ms": "Pause in ms for each `batch_size` rows, in proportion; no timeout counts it.",
+        "statement_timeout_s": "Longest statement in seconds, pauses aside; 0 is no limit.",
         "max_retries": "How often a unit is tried again after a passing failure.",
         "retry_backoff_ms": "First pause before a retry in ms; it doubles each time.",
         "lock_timeout_s": "Longest wait for a lock of the source in seconds; 0 is no limit.",

@@ -101,6 +101,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_STATEMENT_TIMEOUT": CodeEntry(
         "environment", "Make the units smaller, or raise tuning.statement_timeout_s."
     ),
+    "RIVET_SOURCE_CANCELLED": CodeEntry(
+        "environment", "Ask whoever cancelled the statement at the server, then run again."
+    ),
     "RIVET_SOURCE_QUERY_FAILED": CodeEntry("environment", "Read the SQLSTATE; run the statement by hand."),
     "RIVET_SOURCE_TLS_FAILED": CodeEntry(
         "environment", "Check tls.mode, the CA file and the host name against the server's certificate."

@@ -12,7 +12,7 @@ from rivet_dagster.engine.run.pacing import PaceRules
 from rivet_dagster.engine.run.sink import BatchLimit, Checksum
 from rivet_dagster.engine.sources.base import SourceFacts
 from rivet_dagster.engine.sources.postgres.kernel import batch_checksums
-from rivet_dagster.engine.sources.postgres.read import ReadOptions
+from rivet_dagster.engine.sources.postgres.order import ReadOptions
 from rivet_dagster.engine.state.lease import DEFAULT_TTL_S
 from rivet_dagster.engine.write.base import WriteOptions
 
@@ -109,6 +109,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
         "query": export.query_text(),
         "destination": str(export.destination.path),
         "columns": [c.as_json() for c in facts.columns],
+        "numbers": facts.numbers,
         "checksum_key": checksum_key(export, facts),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -42,6 +42,7 @@ class SourceFacts:
     unique_keys: NOT NULL unique single columns; composite_keys: several, in the order of their index.
     integer_columns, nullable (may hold NULL), indexed (an index begins with it): names.
     signature: changes when the columns do. origins: columns that the server fills, and how.
+    numbers: of the columns; one that takes the place of another of its name has its own.
     """
 
     schema: str | None
@@ -59,6 +60,7 @@ class SourceFacts:
     relation: Any = None
     origins: Mapping[str, str] = field(default_factory=dict)
     analysed: bool = True
+    numbers: tuple[int, ...] = ()
 
     @property
     def stream(self) -> str:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rivet_dagster.engine.sources.postgres import pieces, source
-from rivet_dagster.engine.sources.postgres.read import ReadOrder
+from rivet_dagster.engine.sources.postgres.order import ReadOrder
 from tests.live.postgres.rig import Rig, read_parquet, source_rows
 
 CUTS: Final[dict[str, dict[str, Any]]] = {

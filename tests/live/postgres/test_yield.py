@@ -23,6 +23,8 @@ CHUNKED: Final[dict[str, Any]] = {
     "chunk_column": "id",
     "chunk_size": 500,
 }
+#: Read in one statement, pauses and all, under one snapshot.
+ONE_PIECE: Final[dict[str, Any]] = {"mode": "full", "table": None, "query": f"SELECT {COLUMNS} FROM things"}
 #: Batches of 50 rows, a pause after each: the server has long sent what the reader still holds a lock for.
 SLOWLY: Final[dict[str, Any]] = {
     "parquet": {"row_group_strategy": "fixed_rows", "row_group_rows": 50},
@@ -132,7 +134,7 @@ def test_the_changed_shape_is_what_the_next_attempt_meets(rig: Rig) -> None:
 
 
 def test_a_run_of_one_snapshot_goes_on_in_it(rig: Rig) -> None:
-    rig.configure({"mode": "full", "table": EXPORT, **SLOWLY})
+    rig.configure({**ONE_PIECE, **SLOWLY})
     before = source_rows(rig.db, COLUMNS)
     insert = "INSERT INTO things SELECT g, g, 'new' FROM generate_series(2001, 2100) g"
     with rig.planned() as (session, _), Altering(rig, ADDED, insert) as altering:
@@ -148,7 +150,7 @@ def test_a_run_of_one_snapshot_goes_on_in_it(rig: Rig) -> None:
 
 
 def test_a_rewrite_ends_the_snapshot_and_the_next_run_plans_anew(rig: Rig) -> None:
-    rig.configure({"mode": "full", "table": EXPORT, **SLOWLY})
+    rig.configure({**ONE_PIECE, **SLOWLY})
     with Altering(rig, REWRITTEN) as altering:
         error = rig.failure()
     assert altering.seconds < 2

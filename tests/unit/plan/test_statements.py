@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
-from rivet_dagster.engine.sources.postgres.predicate import Origin, relation_sql, statements
+from rivet_dagster.engine.sources.postgres.predicate import (
+    Origin,
+    page_statement,
+    page_tiles,
+    relation_sql,
+    statement_sql,
+)
 
 TABLE = Origin("public", "t")
 _FROM = re.compile(r"ctid >= '\((\d+),0\)'::tid(?: AND ctid < '\((\d+),0\)'::tid)?$")
@@ -20,7 +26,8 @@ _FROM = re.compile(r"ctid >= '\((\d+),0\)'::tid(?: AND ctid < '\((\d+),0\)'::tid
 
 def read_ranges(unit: WorkUnit) -> list[tuple[int, int | None]]:
     found = []
-    for statement in statements(unit, "*", TABLE):
+    for first, last in page_tiles(unit.spec, lambda _: int(unit.spec["step"])):
+        statement = page_statement(unit, "*", TABLE, first, last)
         match = _FROM.search(statement)
         assert match is not None, statement
         found.append((int(match[1]), None if match[2] is None else int(match[2])))
@@ -63,14 +70,14 @@ HOSTILE = "x'; DROP TABLE t; --\\"
     ],
 )  # fmt: skip
 def test_conditions(kind: UnitKind, spec: dict[str, object], condition: str) -> None:
-    (statement,) = statements(WorkUnit(0, kind, "", spec), "a, b", TABLE)
+    statement = statement_sql(WorkUnit(0, kind, "", spec), "a, b", TABLE)
     assert statement == f'SELECT a, b FROM "public"."t" WHERE {condition}'
 
 
 def test_a_bound_that_is_no_integer_reaches_no_statement() -> None:
     unit = WorkUnit(0, UnitKind.RANGE, "", {"column": "k", "ge": "1; DROP TABLE t", "le": "2"})
     with pytest.raises((ValueError, InternalError)):
-        statements(unit, "*", TABLE)
+        statement_sql(unit, "*", TABLE)
 
 
 def test_the_relation_of_a_unit() -> None:

@@ -97,6 +97,7 @@ class Relation:
     ``blocked_by_row_security``). columns_denied: columns that the role may not select.
     indexed: leading columns of valid, whole btree indexes. origins: columns that the server
     fills, and how: ``generated``, ``identity always`` or ``identity by default``.
+    numbers: the columns' attnum; another column of a name has another one.
     """
 
     oid: int
@@ -115,6 +116,7 @@ class Relation:
     schema_usage: bool
     columns_denied: tuple[str, ...]
     columns: tuple[Column, ...]
+    numbers: tuple[int, ...]
     primary_key: tuple[str, ...]
     unique_keys: tuple[UniqueKey, ...]
     indexed: frozenset[str]
@@ -260,6 +262,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
         tuples=tuples,
         columns_denied=tuple(c["name"] for c in columns if not c["can_select"]),
         columns=tuple(_column(c, types, tuples, overrides.get(c["name"])) for c in columns),
+        numbers=tuple(c["number"] for c in columns),
         unique_keys=keys,
         origins={c["name"]: c["origin"] for c in columns if c["origin"]},
         leaves=leaves,
@@ -321,6 +324,14 @@ def _type(
         base=_type(types, base, row["typmod"], ndims=row["ndims"]) if base else None,
         elem=_type(types, elem, -1) if elem else None,
     )
+
+
+def attnums(conn: Connection, oids: Sequence[int], columns: Sequence[str]) -> dict[tuple[int, int], int]:
+    """(oid of a relation, index in ``columns``) -> number of the column that has that name now."""
+    index = {name: i for i, name in enumerate(columns)}
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute(sql.ATTNUMS, {"oids": list(oids), "names": list(columns)}).fetchall()
+    return {(oid, index[name]): number for oid, name, number in found}
 
 
 def _parse(conn: Connection, query: str) -> list[tuple[str, int, int]]:

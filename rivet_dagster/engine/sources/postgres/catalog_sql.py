@@ -142,7 +142,7 @@ SELECT json_build_object(
     (SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user), false),
   'schema_usage', has_schema_privilege(t.relnamespace, 'USAGE'),
   'columns', coalesce((SELECT json_agg(json_build_object(
-      'name', attname, 'type', atttypid::int8, 'typmod', atttypmod, 'ndims', attndims,
+      'name', attname, 'number', attnum, 'type', atttypid::int8, 'typmod', atttypmod, 'ndims', attndims,
       'native', format_type(atttypid, atttypmod), 'not_null', not_null, 'origin', origin,
       'can_select', can_select, 'n_distinct', n_distinct, 'avg_width', avg_width, 'null_frac', null_frac)
     ORDER BY attnum) FROM columns), '[]'),
@@ -172,4 +172,10 @@ SELECT coalesce(json_agg(json_build_array(nspname, relname, shown)), '[]')::text
   ORDER BY lower(c.relname) = lower(%(table)s::text) DESC, n.nspname = %(schema)s::text DESC NULLS LAST,
     pg_table_is_visible(c.oid) DESC, n.nspname, c.relname
   LIMIT 5000) AS x
+"""
+
+ATTNUMS: Final[LiteralString] = """
+SELECT attrelid::bigint, attname::text, attnum::int FROM pg_catalog.pg_attribute
+WHERE attrelid = ANY (%(oids)s::bigint[]::oid[]) AND attname = ANY (%(names)s::text[])
+  AND attnum > 0 AND NOT attisdropped
 """

@@ -15,7 +15,6 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from rivet_dagster.engine.errors import TransientError
 from rivet_dagster.engine.sources.postgres.quote import quote_literal
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import TEXT_SETTINGS
@@ -28,16 +27,23 @@ PINNED: dict[str, str] = {
     "search_path": "pg_catalog",  # the text of a qualified type never depends on the role
 }
 
+#: How long a transaction of ours may be left alone. Whatever is alive asks something long before.
+IDLE_TIMEOUT_MS = 600_000
+_LOOKS = 4  # signs of life of a snapshot's holder in that time
 _TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Milliseconds; 0 means no limit of ours."""
+    """Milliseconds; 0 means no limit of ours.
+
+    idle_timeout_ms: how long the server waits for us within a transaction, for a statement or for rows
+    to be taken. A process that was stopped would keep its snapshot, and what vacuum could free, for ever.
+    """
 
     statement_timeout_ms: int = 0
     lock_timeout_ms: int = 0
-    idle_timeout_ms: int = 0
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS
 
 
 def _settings(limits: SessionLimits, search_path: str | None) -> dict[str, str]:
@@ -49,6 +55,8 @@ def _settings(limits: SessionLimits, search_path: str | None) -> dict[str, str]:
     settings["statement_timeout"] = str(limits.statement_timeout_ms)
     settings["lock_timeout"] = str(limits.lock_timeout_ms)
     settings["idle_in_transaction_session_timeout"] = str(limits.idle_timeout_ms)
+    # a server that waits for its client to take rows is not idle, and does not see its own timeouts
+    settings["tcp_user_timeout"] = str(limits.idle_timeout_ms)
     return settings
 
 
@@ -143,7 +151,9 @@ class SnapshotHolder:
 
     def __init__(self, connector: PostgresConnector) -> None:
         self._connection = connector.connect()
-        self._lock = threading.Lock()
+        #: held by whoever asks something on ``connection``
+        self.turn = threading.RLock()
+        self._over = threading.Event()
         # planning resolves unqualified names, so the role's own search_path stays
         self._transaction = connector.transaction(self._connection, search_path=None)
         self._transaction.__enter__()
@@ -154,20 +164,26 @@ class SnapshotHolder:
             raise classify(error) from error
         assert row is not None
         self.snapshot = str(row[0])
+        every_s = connector.limits.idle_timeout_ms / 1000 / _LOOKS
+        self._thread = threading.Thread(
+            target=self._keep, args=(every_s,), name="rivet-snapshot", daemon=True
+        )
+        if every_s:
+            self._thread.start()
 
-    def check(self) -> None:
-        """Raise TransientError RIVET_SOURCE_SNAPSHOT_LOST when the holder is gone."""
-        try:
-            with self._lock:
-                self._connection.execute("SELECT 1")
-        except psycopg.Error as error:
-            raise TransientError(
-                "the transaction that holds the run's snapshot has ended", code="RIVET_SOURCE_SNAPSHOT_LOST"
-            ) from error
+    def _keep(self, every_s: float) -> None:
+        """Show the server that we are alive. When the transaction is gone, the next reader finds out."""
+        while not self._over.wait(every_s):
+            with self.turn:
+                if self._over.is_set() or self._connection.closed:
+                    return
+                with contextlib.suppress(psycopg.Error):
+                    self._connection.execute("SELECT")
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
         return self._connection
 
     def close(self) -> None:
+        self._over.set()
         close(self._connection)

@@ -53,4 +53,5 @@ def source_facts(
         relation=relation,
         origins=relation.origins,
         analysed=all(leaf.analysed for leaf in relation.leaves),
+        numbers=relation.numbers,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,21 +185,35 @@ def _from_where(unit: WorkUnit, origin: Origin) -> tuple[str, str, str]:
     raise InternalError(f"unit kind {unit.kind}")
 
 
-def statements(unit: WorkUnit, select: str, origin: Origin) -> list[str]:
-    """The SELECTs that read the unit, in order; page ranges and windows with cuts take more than one."""
-    if "cuts" in unit.spec:
-        spec = {name: value for name, value in unit.spec.items() if name != "cuts"}
-        bounds = itertools.pairwise([spec["gt"], *unit.spec["cuts"], spec["le"]])
-        parts = (replace(unit, spec={**spec, "gt": low, "le": high}) for low, high in bounds)
-        return [statement for part in parts for statement in statements(part, select, origin)]
+def stretches(unit: WorkUnit) -> list[WorkUnit]:
+    """The unit, or its rows between its cuts: one statement reads each."""
+    if "cuts" not in unit.spec:
+        return [unit]
+    spec = {name: value for name, value in unit.spec.items() if name != "cuts"}
+    bounds = itertools.pairwise([spec["gt"], *unit.spec["cuts"], spec["le"]])
+    return [replace(unit, spec={**spec, "gt": low, "le": high}) for low, high in bounds]
+
+
+def statement_sql(unit: WorkUnit, select: str, origin: Origin) -> str:
+    """The SELECT that reads the unit; see ``page_statement`` for page ranges."""
     source, condition, order = unit_from_where(unit, origin)
-    if unit.kind is not UnitKind.PAGES:
-        return [f"SELECT {select} FROM {source} WHERE {condition}{order}"]
-    first, last, step = unit.spec["first"], unit.spec["last"], unit.spec["step"]
-    end = unit.spec["pages"] if last is None else last
-    starts = list(range(first, max(end, first + 1), step))
-    stops: list[int | None] = [*starts[1:], last]
-    return [
-        f"SELECT {select} FROM {source} WHERE {_within(tid_condition(a, b), unit.spec)}"
-        for a, b in zip(starts, stops, strict=True)
-    ]
+    return f"SELECT {select} FROM {source} WHERE {condition}{order}"
+
+
+def page_statement(unit: WorkUnit, select: str, origin: Origin, first: int, last: int | None) -> str:
+    """The SELECT that reads heap pages [first, last) of a unit of page ranges, the end open when None."""
+    spec = {**unit.spec, "first": first, "last": last}
+    return statement_sql(replace(unit, spec=spec), select, origin)
+
+
+def page_tiles(spec: Mapping[str, Any], pages: Callable[[int], int]) -> Iterator[tuple[int, int | None]]:
+    """Half-open ranges of heap pages that tile a unit; the last one ends as the unit does.
+
+    pages: how many the next range has, asked when its turn comes with how many are behind it.
+    """
+    first, last = spec["first"], spec["last"]
+    at, end = first, spec["pages"] if last is None else last
+    while (stop := at + pages(at - first)) < end:
+        yield at, stop
+        at = stop
+    yield at, last

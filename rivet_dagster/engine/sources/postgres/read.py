@@ -4,71 +4,40 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Generator, Iterator
+from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
 from psycopg import pq
-from psycopg.pq.abc import PGconn
 
 from rivet_dagster.engine.errors import RefusalError, RivetError, TransientError, as_rivet_error
-from rivet_dagster.engine.plan.units import WorkUnit
-from rivet_dagster.engine.sources.postgres import connect
+from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
+from rivet_dagster.engine.sources.postgres import connect, endings
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from rivet_dagster.engine.sources.postgres.decoder import CopyDecoder
+from rivet_dagster.engine.sources.postgres.order import ReadOrder
+from rivet_dagster.engine.sources.postgres.pace import Deadline
 from rivet_dagster.engine.sources.postgres.pieces import can_split, read_in_pieces
 from rivet_dagster.engine.sources.postgres.predicate import (
-    Origin,
+    page_statement,
+    page_tiles,
     relation_sql,
-    statements,
+    statement_sql,
+    stretches,
     unit_from_where,
 )
-from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
+from rivet_dagster.engine.sources.postgres.quote import quote_literal
+from rivet_dagster.engine.sources.postgres.shape import described, select_list
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.types.decision import Column
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """max_rows/max_bytes: where a batch closes. throttle_ms per ``throttle_rows`` rows (0: none)."""
-
-    max_rows: int
-    max_bytes: int
-    max_value_bytes: int
-    throttle_ms: int = 0
-    throttle_rows: int = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOrder:
-    """What the readers of one run share. type_oids: of the SELECT list when the run was planned.
-
-    oids: quoted name -> oid of the relations of the plan. snapshot: None when each unit reads its own.
-    standby: the server replays another one's changes. pieces: units (by index) that it has cancelled for
-    that, to be read in pieces from then on.
-    """
-
-    export: str
-    origin: Origin
-    columns: tuple[Column, ...]
-    type_oids: tuple[int, ...]
-    options: ReadOptions
-    snapshot: str | None
-    oids: dict[str, int]
-    standby: bool = False
-    pieces: set[int] = field(default_factory=set)
-
-
-_CANCELLED = "57014"  # query_canceled
-_RECOVERY = "40001"  # of a read-only transaction: what a standby replays needed what the statement held
 
 #: Whether a relation that this transaction has read lost its rows to the transaction's snapshot: TRUNCATE
 #: and the ALTERs that rewrite a table are not MVCC-safe, the table just looks empty. pg_class is seen
 #: through the snapshot, pg_relation_filenode looks at the present; the locks keep it as it is. What the
 #: snapshot does not see at all was made later: harmless as an index or a partition, else a replacement.
-REWRITTEN = """
+REWRITTEN: Final = """
 SELECT EXISTS (
   SELECT FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_class c ON c.oid = l.relation
   WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.database <> 0
@@ -76,31 +45,6 @@ SELECT EXISTS (
       THEN c.relkind IN ('r', 'm') AND c.relfilenode NOT IN (0, pg_catalog.pg_relation_filenode(c.oid))
       ELSE pg_catalog.pg_partition_root(l.relation) IS NULL
         AND pg_catalog.pg_get_indexdef(l.relation) IS NULL END)"""
-
-
-def _is_lost(error: psycopg.Error | RivetError) -> bool:
-    """The connection broke without a word of the server."""
-    away = isinstance(error, psycopg.OperationalError) or (
-        isinstance(error, RivetError) and error.code == "RIVET_SOURCE_UNAVAILABLE"
-    )
-    return away and error.sqlstate is None
-
-
-def select_list(columns: Sequence[Column]) -> str:
-    """SELECT list of a read. A converted value goes by another name: ORDER BY must mean the column."""
-    return ", ".join(
-        c.select if c.select == quote_ident(c.name) else f'{c.select} AS "_rivet_{i}"'
-        for i, c in enumerate(columns)
-    )
-
-
-def described_types(pgconn: PGconn, statement: str) -> tuple[int, ...]:
-    """Type OIDs of the statement's output columns, as the server's parser sees them now."""
-    prepared = pgconn.prepare(b"", statement.encode())
-    if prepared.status != pq.ExecStatus.COMMAND_OK:
-        raise psycopg.errors.error_from_result(prepared)
-    described = pgconn.describe_prepared(b"")
-    return tuple(described.ftype(i) for i in range(described.nfields))
 
 
 class PostgresReader:
@@ -116,41 +60,30 @@ class PostgresReader:
         self._turn = threading.Lock()
         self._backend: int | None = None
         self._asked = threading.Event()
+        self._late = threading.Event()  # the statement has used up its time
+        self._stopped = threading.Event()
+        self._wake = threading.Event()  # whoever pauses
+        self._began = 0.0
+        self._pages = 0
 
     def batches(self, unit: WorkUnit) -> Generator[pa.RecordBatch]:
         """Stream the unit. Batch borders depend on the rows alone, not on the statements; only those of
-        a unit that a standby has cancelled before are where its pieces end."""
+        a unit that had to be cut in pieces are where its pieces end."""
         self.nulled = {}
-        splits = self._order.snapshot is None and can_split(unit)
-        if splits and unit.index in self._order.pieces:
-            options = self._order.options
-            yield from self._paced(
-                read_in_pieces(
-                    unit, self._order.origin, self, max_rows=options.max_rows, max_bytes=options.max_bytes
-                )
-            )
-            return
+        self._pages = 0
+        in_pieces = can_split(unit) and unit.index in self._order.pieces
         try:
-            yield from self._paced(self._whole(unit))
+            if in_pieces:
+                yield from self._in_pieces(unit)
+            elif unit.kind is UnitKind.PAGES:
+                yield from self._by_pages(unit)
+            else:
+                yield from self._whole(unit)
         except (psycopg.Error, RivetError) as error:
-            if not splits or not self.is_conflict(error):
+            told = endings.told(self._order, unit, error, in_pieces=in_pieces, pages=self._pages)
+            if told is error:
                 raise
-            self._order.pieces.add(unit.index)
-            raise TransientError(
-                f"unit {unit.index}: the standby's recovery cancelled the read; it is read in pieces now",
-                code="RIVET_SOURCE_CONFLICT",
-                export=self._order.export,
-                sqlstate=_RECOVERY,
-                counts=False,
-            ) from error
-
-    def _paced(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Pace by rows, not by batches: a fixed pause a batch costs wide tables most of their time."""
-        options = self._order.options
-        for batch in batches:
-            yield batch
-            if options.throttle_ms:
-                self.pause(options.throttle_ms / 1000 * batch.num_rows / options.throttle_rows)
+            raise told from error
 
     def _decoder(self) -> CopyDecoder:
         return CopyDecoder(
@@ -161,43 +94,84 @@ class PostgresReader:
             policies={c.name: "null" for c in self._order.columns if c.nulls_unfit},
         )
 
-    def _whole(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
-        select = select_list(self._order.columns)
-        decoder = self._decoder()
-        for statement in statements(unit, select, self._order.origin):
+    def _select(self) -> str:
+        return select_list(self._order.columns)
+
+    def _by_pages(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+        """Statement by statement, with the pauses between them: none is open while we pause."""
+        order, decoder = self._order, self._decoder()
+        end = unit.spec["pages"] if unit.spec["last"] is None else unit.spec["last"]
+        most = order.step(max(1, min(unit.spec["step"], end - unit.spec["first"])))
+
+        def pages(read: int) -> int:
+            self._pages = order.options.pages(most, decoder.rows, read)
+            return self._pages
+
+        for first, last in page_tiles(unit.spec, pages):
+            before = decoder.rows
+            statement = page_statement(unit, self._select(), order.origin, first, last)
             yield from self._run(unit, statement, decoder)
+            self._pause_for(decoder.rows - before)
+        yield from self._rest(decoder)
+
+    def _whole(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+        decoder = self._decoder()
+        for part in stretches(unit):
+            statement = statement_sql(part, self._select(), self._order.origin)
+            yield from self._run(unit, statement, decoder, pauses=bool(self._order.options.throttle_ms))
+        for batch in self._rest(decoder):
+            yield batch
+            self._pause_for(batch.num_rows)
+
+    def _rest(self, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
         last = decoder.flush()
         if last is not None:
             yield last
-        self.nulled = decoder.nulled
+        for name, count in decoder.nulled.items():
+            self.nulled[name] = self.nulled.get(name, 0) + count
+
+    def _in_pieces(self, unit: WorkUnit) -> Iterator[pa.RecordBatch]:
+        order, options = self._order, self._order.options
+        for batch in read_in_pieces(
+            unit, order.origin, self, max_rows=options.max_rows, max_bytes=options.max_bytes
+        ):
+            yield batch
+            self._pause_for(batch.num_rows)
 
     def fetch(self, unit: WorkUnit, max_bytes: int | None) -> list[pa.RecordBatch] | None:
         """See ``pieces.Connection``."""
         decoder = self._decoder()
         found: list[pa.RecordBatch] = []
-        (statement,) = statements(unit, select_list(self._order.columns), self._order.origin)
+        statement = statement_sql(unit, self._select(), self._order.origin)
         with contextlib.closing(self._run(unit, statement, decoder)) as batches:
             for batch in batches:
                 found.append(batch)
                 if max_bytes is not None and sum(b.nbytes for b in found) > max_bytes:
                     return None
-        last = decoder.flush()
-        for name, count in decoder.nulled.items():
-            self.nulled[name] = self.nulled.get(name, 0) + count
-        return found if last is None else [*found, last]
+        return [*found, *self._rest(decoder)]
 
     def ask(self, statement: str) -> tuple[Any, ...] | None:
         """See ``pieces.Connection``."""
-        with self._transaction() as connection:
-            return connection.execute(statement.encode()).fetchone()
+        try:
+            with self._transaction() as connection:
+                return connection.execute(statement.encode()).fetchone()
+        except TransientError as error:
+            if not endings.by_timeout(error):
+                raise
+            why = "the next piece has no index to be found by"  # smaller ones would not make that cheaper
+            raise endings.too_late(error, why, self._order.export) from error
 
     def is_conflict(self, error: BaseException) -> bool:
-        """A standby has cancelled the read for the sake of what it replays."""
-        return getattr(error, "sqlstate", None) == _RECOVERY
+        """See ``pieces.Connection``."""
+        return endings.by_recovery(error) or endings.by_timeout(error)
 
     def pause(self, seconds: float) -> None:
         """Wait, but not while somebody waits for us."""
-        self._asked.wait(seconds)
+        self._wake.wait(seconds)
+
+    def _pause_for(self, rows: int) -> None:
+        if seconds := self._order.options.pause_s(rows):
+            self.pause(seconds)
 
     def _unparseable(self, unit: WorkUnit, error: psycopg.Error) -> RefusalError | None:
         """Which column holds the text that the server could not parse: it says the value, not the name.
@@ -230,85 +204,94 @@ class PostgresReader:
         return False
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction that ``give_way`` can end. Raises RIVET_SOURCE_YIELDED when it did."""
+    def _transaction(self, *, paused: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction that ``give_way`` can end. Raises RIVET_SOURCE_YIELDED when it did, and
+        TransientError RIVET_SOURCE_STATEMENT_TIMEOUT when a statement took too long.
+
+        paused: see ``ReadOptions.limits``."""
         if self._connection is None or self._connection.closed:
             self._connection = self._connector.connect()
         connection = self._connection
         self._asked.clear()
+        self._late.clear()
+        self._wake.clear()
+        if self._stopped.is_set():
+            raise endings.cancelled(self._order.export)
         began = False
         try:
             with self._connector.transaction(
-                connection, snapshot=self._order.snapshot, search_path=self._order.origin.search_path
+                connection,
+                snapshot=self._order.snapshot,
+                search_path=self._order.origin.search_path,
+                limits=self._order.options.limits(self._connector.limits, paused=paused),
             ) as backend:
                 self._backend, began = backend, True
+                self._began = time.monotonic()
                 try:
                     yield connection
                 finally:
                     with self._turn:
                         self._backend = None
         except (psycopg.Error, RivetError) as error:
-            # the cancel may have met the last statement, or the commit
-            if self._asked.is_set() and getattr(error, "sqlstate", None) == _CANCELLED:
-                raise self._yielded() from error
-            if self._order.standby and began and _is_lost(error):
-                raise self._ended() from error
+            if getattr(error, "sqlstate", None) == endings.CANCELLED:
+                raise self._cancelled_by(paused=paused) from error
+            if self._order.standby and began and endings.is_lost(error):
+                raise endings.session_ended(self._order.export) from error
             raise
 
-    def _ended(self) -> RivetError:
-        """A standby ends the session of a transaction in its way that is between two statements; what it
-        says meanwhile may be lost with the connection."""
-        return TransientError(
-            "the standby ended the session within a read",
-            code="RIVET_SOURCE_CONFLICT",
-            export=self._order.export,
-            sqlstate=_RECOVERY,
-        )
+    def _cancelled_by(self, *, paused: bool) -> RivetError:
+        """Whose cancel the server speaks of, which has one SQLSTATE for all of them.
 
-    def _yielded(self) -> RivetError:
-        return TransientError(
-            "the read gave way to a session that waits for a lock on the table",
-            code="RIVET_SOURCE_YIELDED",
-            export=self._order.export,
-            counts=False,
-        )
+        That of ``give_way`` may have met the last statement, or the commit."""
+        limit_ms = self._connector.limits.statement_timeout_ms
+        if self._asked.is_set():
+            return endings.yielded(self._order.export)
+        # the server's clock began after ours, so whoever comes before the limit is not its timeout
+        timed_out = limit_ms and not paused and time.monotonic() - self._began >= limit_ms / 1000
+        if self._late.is_set() or timed_out:
+            return endings.late(self._order.export, limit_ms)
+        return endings.cancelled(self._order.export)
 
     def _run(
-        self, unit: WorkUnit, statement: str, decoder: CopyDecoder
+        self, unit: WorkUnit, statement: str, decoder: CopyDecoder, *, pauses: bool = False
     ) -> Generator[pa.RecordBatch, None, None]:
         try:
-            yield from self._copy(unit, statement, decoder)
+            yield from self._copy(unit, statement, decoder, pauses=pauses)
         except (psycopg.DataError, psycopg.NotSupportedError) as error:
             if (refusal := self._unparseable(unit, error)) is None:
                 raise
             raise refusal from error
 
-    def _copy(self, unit: WorkUnit, statement: str, decoder: CopyDecoder) -> Iterator[pa.RecordBatch]:
-        with self._transaction() as connection:
-            self._check_shape(connection, statement)
-            result = connection.pgconn.exec_(f"COPY ({statement}) TO STDOUT (FORMAT BINARY)".encode())
-            if result.status != pq.ExecStatus.COPY_OUT:
-                raise psycopg.errors.error_from_result(result)
-            for batch in decoder.batches(connection.pgconn):
-                yield batch
-                if self._asked.is_set():  # the server may be waiting for us to read, and not see the cancel
-                    raise self._yielded()
+    def _copy(
+        self, unit: WorkUnit, statement: str, decoder: CopyDecoder, *, pauses: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """pauses: within the statement, because it cannot be cut; they do not count as its time."""
+        with self._transaction(paused=pauses) as connection:
+            self._check_shape(connection, unit)
+            self._began = time.monotonic()
+            limit_ms = self._connector.limits.statement_timeout_ms if pauses else 0
+            with Deadline(limit_ms / 1000, self._time_is_up) as deadline:
+                result = connection.pgconn.exec_(f"COPY ({statement}) TO STDOUT (FORMAT BINARY)".encode())
+                if result.status != pq.ExecStatus.COPY_OUT:
+                    raise psycopg.errors.error_from_result(result)
+                for batch in decoder.batches(connection.pgconn):
+                    yield batch
+                    if pauses:
+                        with deadline.paused():
+                            self._pause_for(batch.num_rows)
+                    if self._asked.is_set():  # the server may wait for us to read, and not see the cancel
+                        raise endings.yielded(self._order.export)
+            self._began = time.monotonic()
             self._check_storage(connection, unit)
 
-    def _check_shape(self, connection: psycopg.Connection[Any], statement: str) -> None:
-        """Compare the statement's types with the plan's, under the lock that its parsing takes.
+    def _check_shape(self, connection: psycopg.Connection[Any], unit: WorkUnit) -> None:
+        """Compare the read's shape with the plan's, under the lock that its parsing takes.
 
         A column that was retyped after planning could decode as something else of the same width.
         """
-        found = described_types(connection.pgconn, statement)
-        for column, have, want in zip(self._order.columns, found, self._order.type_oids, strict=True):
-            if have != want:
-                raise TransientError(
-                    f"column '{column.name}' changed its type after planning",
-                    code="RIVET_SOURCE_SCHEMA_CHANGED",
-                    export=self._order.export,
-                    field=column.name,
-                )
+        source, _, _ = unit_from_where(unit, self._order.origin)
+        found = described(connection.pgconn, self._order.columns, source)
+        self._order.shape.require(found, self._order.columns)
 
     def _check_storage(self, connection: psycopg.Connection[Any], unit: WorkUnit) -> None:
         """Raise TransientError when what was read is not what the snapshot holds. The locks still hold."""
@@ -364,10 +347,22 @@ class PostgresReader:
                 return False
             first = not self._asked.is_set()
             self._asked.set()
-            self.cancel()
+            self._wake.set()
+            self._cancel_statement()
             return first
 
+    def _time_is_up(self) -> None:
+        with self._turn:
+            self._late.set()
+            self._cancel_statement()
+
     def cancel(self) -> None:
+        """Break the read that is under way, and begin no other statement."""
+        self._stopped.set()
+        self._wake.set()
+        self._cancel_statement()
+
+    def _cancel_statement(self) -> None:
         connection = self._connection
         if connection is not None and not connection.closed:
             with contextlib.suppress(psycopg.Error):

@@ -26,16 +26,12 @@ from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.facts import source_facts
 from rivet_dagster.engine.sources.postgres.kernel import Wire
+from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
-from rivet_dagster.engine.sources.postgres.read import (
-    PostgresReader,
-    ReadOptions,
-    ReadOrder,
-    described_types,
-    select_list,
-)
+from rivet_dagster.engine.sources.postgres.read import PostgresReader
+from rivet_dagster.engine.sources.postgres.shape import Shape, described
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.sources.postgres.watch import PostgresWatch
@@ -125,7 +121,7 @@ class PostgresSource:
             self.export,
             planner.origin,
             _read_columns(planner.facts.columns, file_format),
-            planner.type_oids(file_format),
+            planner.shape(file_format),
             options,
             planner.snapshot_id(),
             planner.oids(),
@@ -166,6 +162,8 @@ class PostgresPlanner:
             raise
 
     def close(self) -> None:
+        if self._holder is not None:
+            self._holder.close()
         connect.close(self._connection)
 
     def snapshot_id(self) -> str | None:
@@ -178,17 +176,16 @@ class PostgresPlanner:
             return self._source.origin
         return Origin(self.relation.schema, self.relation.name, operators=self.relation.type_schemas)
 
-    def check_snapshot(self) -> None:
-        """Raise TransientError when the snapshot of the run is gone."""
-        if self._holder:
-            self._holder.check()
-
-    def type_oids(self, file_format: str) -> tuple[int, ...]:
-        """Types of the read's SELECT list as the server's parser sees them now."""
+    def shape(self, file_format: str) -> Shape:
+        """Of the read, as the server's parser sees it now."""
         columns = _read_columns(self.facts.columns, file_format)
-        statement = f"SELECT {select_list(columns)} FROM {self._from()}"
         with self._asking():
-            return described_types(self._connection.pgconn, statement)
+            found = described(self._connection.pgconn, columns, self._from())
+            attnums = {(table, i): number for i, (table, number) in enumerate(found.places)}
+            if self.relation is not None:
+                oids = [leaf.oid for leaf in self.relation.leaves]
+                attnums |= catalog.attnums(self._connection, oids, [c.name for c in columns])
+        return replace(found, attnums=attnums)
 
     def oids(self) -> dict[str, int]:
         """Quoted name -> oid of what the plan was made for: a table of the same name may take its place."""
@@ -342,7 +339,7 @@ class PostgresPlanner:
         path = None if self.relation is None else self.origin.search_path
         with self._source.faults():
             if self._holder is not None:
-                with connection.transaction(force_rollback=True):
+                with self._holder.turn, connection.transaction(force_rollback=True):
                     if path is not None:
                         connection.execute(f"SET LOCAL search_path = {path}".encode())
                     yield
