@@ -117,7 +117,16 @@ def test_a_column_that_is_another_one_at_the_read(project: Project, mode: str) -
 
 #: Modes that no other test kills: see tests/crash and test_incremental.
 _KILLED = [
-    *("full_view", "full_inheritance", "count", "days", "dense", "memory", "keyset_composite"),
+    *(
+        "full_view",
+        "full_partitioned",
+        "full_inheritance",
+        "count",
+        "days",
+        "dense",
+        "memory",
+        "keyset_composite",
+    ),
     *("incremental_coalesce", "incremental_settle", "time_window", "query", "query_file"),
     *("partition_full", "partition_chunked", "partition_incremental"),
 ]

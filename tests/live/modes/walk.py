@@ -135,6 +135,8 @@ def add_a_column(project: Project, way: Way) -> None:
 def retype_a_column(project: Project, way: Way) -> None:
     if way.relation == "view":
         names = "n, k, a, b, d, at, touched, word::varchar AS word, odd"
-        project.db.execute("DROP VIEW t", f"CREATE VIEW t WITH (security_invoker) AS SELECT {names} FROM base")
+        project.db.execute(
+            "DROP VIEW t", f"CREATE VIEW t WITH (security_invoker) AS SELECT {names} FROM base"
+        )
     else:
         project.db.execute("ALTER TABLE t ALTER word TYPE varchar")
