@@ -28,8 +28,9 @@ TYPES: Final = {
     if not VARIANTS.fullmatch(s.type) and s.extension in {None, *CONTRIB}
 }
 _ENDLESS: Final = ("NaN", "Infinity", "-Infinity", "infinity", "-infinity", "inf", "-inf", "nan")
-#: An order that no ``<`` stands for, a literal that needs its type's name, and a text that is no oid.
-_NOT_COMPARED: Final = ("hstore", "pair", "regclass")
+#: An order that no ``<`` stands for, also through a domain; a literal that needs its type's name; and a text
+#: that is no oid.
+_NOT_COMPARED: Final = ("hstore", "pair", "nested", "two", "feeling", "regclass")
 #: Rows of a date that is not over wait for it.
 _PAST: Final = "c < current_date - 1"
 

@@ -267,8 +267,8 @@ class PostgresPlanner:
             self._rows(f"SELECT {name} FROM {self._from()} ORDER BY 1 LIMIT 0")
             self._rows(f"SELECT FROM {self._from()} WHERE {name} >= '' LIMIT 0")
         except RivetError as error:
-            if (error.sqlstate or "")[:2] == "22":  # '' is no value of the type
-                return True
+            if (error.sqlstate or "")[:2] == "22" or error.sqlstate == "42601":
+                return True  # '' is no value of the type; seg calls it a syntax error
             if error.sqlstate not in {"42883", "0A000"}:  # no such operator; a row literal
                 raise
             return False
