@@ -23,9 +23,7 @@ from tests.services.rivet_cli import write_config
 _LIST: Final = Sample("int2[]", "list<item: int16>", ("{1}", "{}"))
 #: One type of each kind, of those that every server has.
 TYPES: Final = {
-    s.type: s
-    for s in (*SCALARS, _LIST)
-    if not VARIANTS.fullmatch(s.type) and s.extension in {None, *CONTRIB}
+    s.type: s for s in (*SCALARS, _LIST) if not VARIANTS.fullmatch(s.type) and s.extension in {None, *CONTRIB}
 }
 _ENDLESS: Final = ("NaN", "Infinity", "-Infinity", "infinity", "-infinity", "inf", "-inf", "nan")
 #: An order that no ``<`` stands for, also through a domain; a literal that needs its type's name; and a text
