@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,11 +20,15 @@ _STATES: Final = ("tests", "open", "none")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """rows and columns: name -> what it is. cells: (row, column) -> state -> tests or reasons."""
+    """rows and columns: name -> what it is. cells: (row, column) -> state -> tests or reasons.
+
+    ids: row -> what it is called in the parameters of tests.
+    """
 
     title: str
     rows: Mapping[str, str]
     columns: Mapping[str, str]
+    ids: Mapping[str, frozenset[str]]
     cells: dict[tuple[str, str], dict[str, list[str]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -36,7 +41,10 @@ def tables() -> tuple[Table, ...]:
 
 def _table(title: str, entry: Mapping[str, Any]) -> Table:
     columns = {name: cell["what"] for name, cell in entry["columns"].items()}
-    made = Table(title, entry["rows"], columns)
+    other = entry.get("ids", {})
+    ids = {row: frozenset({row, *other.get(row, ())}) for row in entry["rows"]}
+    made = Table(title, entry["rows"], columns, ids)
+    made.problems.extend(f"ids: no row {row}" for row in other.keys() - ids.keys())
     groups = {**entry.get("groups", {}), "all": list(made.rows)}
     for column, cell in entry["columns"].items():
         made.problems.extend(f"{column}: no key {key}" for key in cell.keys() - {"what", *_STATES})
@@ -71,25 +79,47 @@ def problems() -> list[str]:
                     found.append(f"{at} is missing")
                 if "none" in cell and len(cell) > 1:
                     found.append(f"{at} does not apply, and has tests or is open")
-                found += [f"{at}: there is no {test}" for test in cell.get("tests", ()) if not exists(test)]
+                found += [
+                    f"{at}: {why}" for test in cell.get("tests", ()) if (why := misses(table, row, test))
+                ]
                 reasons = [*cell.get("open", ()), *cell.get("none", ())]
                 found += [f"{at} has no reason" for reason in reasons if len(str(reason).split()) < 3]
     return sorted(set(found))
 
 
-def exists(node: str) -> bool:
-    """Whether ``tests/...py::test_name`` is a test."""
-    path, _, name = node.partition("::")
-    return name.startswith("test_") and name in _functions(path)
+def misses(table: Table, row: str, node: str) -> str | None:
+    """Why the test ``tests/...py::test_name`` does not cover the row; None when it does.
+
+    A test whose parameters name rows covers those; any other test is taken at its word.
+    """
+    words = collected().get(node)
+    if words is None:
+        return f"there is no {node}"
+    if words & table.ids[row] or not any(words & ids for ids in table.ids.values()):
+        return None
+    return f"{node} does not run it"
 
 
 @cache
-def _functions(path: str) -> frozenset[str]:
-    file = ROOT / path
-    if not file.is_file():
-        return frozenset()
-    body = ast.parse(file.read_text(encoding="utf-8")).body
-    return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef))
+def collected() -> dict[str, frozenset[str]]:
+    """Test -> its parameter ids, whole and word by word, of every file that the matrix names."""
+    columns = [
+        c
+        for entry in yaml.safe_load(SOURCE.read_text(encoding="utf-8")).values()
+        for c in entry["columns"].values()
+    ]
+    files = {node.partition("::")[0] for column in columns for node in column.get("tests", {})}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command += sorted(file for file in files if (ROOT / file).is_file())
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, set[str]] = {}
+    for line in done.stdout.splitlines():
+        node, _, rest = line.partition("[")
+        if "::" in node:
+            whole = rest.removesuffix("]")
+            found.setdefault(node, set()).update((whole, *whole.split("-")) if rest else ())
+    return {node: frozenset(words) for node, words in found.items()}
 
 
 def render() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -144,11 +144,6 @@ def run_one(
 
 def outcome_line(outcome: RunOutcome) -> str:
     return _line(run_entry(outcome))
-
-
-def again(only: Collection[str] | None, *, fresh: bool) -> Callable[[Session], RunPlan]:
-    """Plans a run of some partitions."""
-    return lambda session: session.plan(fresh=fresh, only=only)
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -39,14 +39,23 @@ def validate(
     on_exports(path, params, exports, act)
 
 
+_COMPARISON = click.option(
+    "--depth", type=click.Choice(["sums", "rows"]), default="sums", show_default=True,
+    help="sums: counts, and sums and bounds of columns; rows: also a hash of every row.",
+)  # fmt: skip
+
+
 @click.command(cls=Verb)
 @export_options
+@_COMPARISON
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: bool) -> None:
+def reconcile(
+    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], as_json: bool
+) -> None:
     """Compare the last complete runs with the source, unit by unit."""
 
     def act(engine: Engine, name: str) -> None:
-        report = engine.reconcile(name)
+        report = engine.reconcile(name, depth=depth)
         if as_json:
             print_json(report.as_json())
         else:
@@ -59,18 +68,22 @@ def reconcile(path: str, exports: tuple[str, ...], params: Options, as_json: boo
 
 @click.command(cls=Verb)
 @export_options
+@_COMPARISON
 @click.option("--execute", is_flag=True, help="Run the units again; without it, only say which.")
-def repair(path: str, exports: tuple[str, ...], params: Options, execute: bool) -> None:
+def repair(
+    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], execute: bool
+) -> None:
     """Reconcile, then run again what differs. A dry run unless told to execute."""
-    from rivet_dagster.cli.run import again, outcome_line, run_one
+    from rivet_dagster.cli.run import outcome_line, run_one
     from rivet_dagster.engine.verify.repair import plan_repair
 
     def act(engine: Engine, name: str) -> None:
-        wanted = plan_repair(engine.reconcile(name))
+        wanted = plan_repair(engine.reconcile(name, depth=depth))
         print_json(wanted.as_json())
         if not execute or not (wanted.actions or wanted.fresh_run):
             return
         only = None if wanted.fresh_run else wanted.partitions
-        click.echo(outcome_line(run_one(engine, name, again(only, fresh=wanted.fresh_run), quiet=True)))
+        done = run_one(engine, name, lambda session: session.plan(only=only, repair=True), quiet=True)
+        click.echo(outcome_line(done))
 
     on_exports(path, params, exports, act)

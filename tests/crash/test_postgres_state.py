@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from tests.crash.kit import FULL, INCREMENTAL, KEY, RANGE, Mode, Project, Reader, stopped
+from tests.crash.kit import FOLDERS, FULL, INCREMENTAL, KEY, RANGE, Mode, Project, Reader, stopped
 from tests.services.postgres import TestServer, database
 
 PLACES = (
@@ -28,7 +28,7 @@ def url(pg: TestServer) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("at", PLACES)
-@pytest.mark.parametrize("mode", [FULL, RANGE, KEY, INCREMENTAL], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("mode", [FULL, RANGE, KEY, FOLDERS, INCREMENTAL], ids=lambda mode: mode.name)
 def test_killed_at(project: Callable[..., Project], orders: pa.Table, url: str, mode: Mode, at: str) -> None:
     this = project(mode)
     this.state_url = url
@@ -41,10 +41,8 @@ def test_killed_at(project: Callable[..., Project], orders: pa.Table, url: str, 
     assert not (this.folder / "rivet_state.db").exists()
 
 
-@pytest.mark.parametrize(
-    "at", ["after_plan", "after_part_staged:5", "after_file_write:5", "after_manifest_copy"]
-)
-@pytest.mark.parametrize("mode", [FULL, RANGE, INCREMENTAL], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("at", STALLS)
+@pytest.mark.parametrize("mode", [FULL, RANGE, FOLDERS, INCREMENTAL], ids=lambda mode: mode.name)
 def test_a_stalled_run_changes_nothing_after_its_successor(
     project: Callable[..., Project], orders: pa.Table, url: str, mode: Mode, at: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.crash.kit import (
     EXPORT,
+    FOLDERS,
     INCREMENTAL,
     MODES,
     ROWS,
@@ -62,7 +63,9 @@ def usual_seconds(project: Project) -> float:
     return time.monotonic() - started
 
 
-@pytest.mark.parametrize("mode", [m for m in MODES if not m.incremental], ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    "mode", [*(m for m in MODES if not m.incremental), FOLDERS], ids=lambda mode: mode.name
+)
 def test_killed_twice(
     tmp_path: Path, shop: TestDatabase, orders: pa.Table, orders_before: pa.Table, mode: Mode
 ) -> None:

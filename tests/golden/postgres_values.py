@@ -57,11 +57,12 @@ SETUP: Final = (
     'CREATE SCHEMA "odd ""schema"',
     'CREATE TYPE "odd ""schema"."t,y[pe" AS ENUM (\'x\')',
 )
-#: The extensions of the servers that bring types; which of them a server has differs.
-EXTENSIONS: Final = (
-    *("hstore", "citext", "ltree", "cube", "seg", "isn", "intarray", "lo", "earthdistance", "vector"),
-    *("btree_gist", "pg_trgm", "postgis"),
+#: The extensions with types that come with PostgreSQL, and those that some servers have beside them.
+CONTRIB: Final = (
+    *("hstore", "citext", "ltree", "cube", "seg", "isn", "intarray", "lo", "earthdistance"),
+    *("btree_gist", "pg_trgm"),
 )
+EXTENSIONS: Final = (*CONTRIB, "vector", "postgis")
 
 _INT4: Final = ("0", "1", "-1", "2147483647", "-2147483648")
 _TEXT: Final = (

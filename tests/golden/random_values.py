@@ -271,7 +271,7 @@ STRATEGIES: Final[dict[str, Texts]] = {
 #: Types that behave as another one does, where each costs time.
 VARIANTS: Final = re.compile(
     r"numeric\((1|18|19|38|60|37|5),.*|timestamp\(.*|interval y.*|(var|bp)?char|cost|code|reg(?!class).*"
-    r"|(int8|num|ts|tstz|date)range|tstzmultirange|polygon|lseg|path|txid_snapshot|macaddr8"
+    r"|(int8|num|ts|tstz|date)range|tstzmultirange|polygon|lseg|path|txid_snapshot"
 )
 
 _SHORT: Final = {"int2": "smallint", "int4": "integer", "int8": "bigint", "float8": "double precision"}

@@ -63,11 +63,18 @@ class Project:
     def prefix(self) -> Path:
         return self.folder / "out"
 
+    @property
+    def parts(self) -> list[Path]:
+        """Data files in the prefix and in the folders of ``partition_by``, by name."""
+        files = (*self.prefix.glob("*"), *self.prefix.glob("*=*/*"))
+        return sorted(p for p in files if p.suffix in (".parquet", ".csv"))
+
     def engine(self) -> Engine:
+        where = self.prefix / "{partition}" if "partition_by" in self.keys else self.prefix
         export = {
             "name": "o",
             "format": "parquet",
-            "destination": {"type": "local", "path": str(self.prefix)},
+            "destination": {"type": "local", "path": str(where)},
             **({} if {"query", "query_file"} & self.keys.keys() else {"table": "t"}),
             **self.keys,
         }
@@ -110,7 +117,7 @@ class Project:
     def rows(self, *columns: str) -> Counter[Any]:
         """Values of ``columns`` over all parts in the folder, with how often each was written."""
         found: Counter[Any] = Counter()
-        for path in sorted(self.prefix.glob("*.parquet")):
+        for path in self.parts:
             with pq.ParquetFile(path) as file:
                 table = file.read(list(columns)).to_pydict()
             found.update(zip(*table.values(), strict=True))

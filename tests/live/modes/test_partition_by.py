@@ -21,11 +21,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @pytest.fixture
 def project(project: Project) -> Project:
-    project.keys = {
-        "mode": "full",
-        "partition_by": "d",
-        "destination": {"type": "local", "path": str(project.prefix / "{partition}")},
-    }
+    project.keys = {"mode": "full", "partition_by": "d"}
     return project
 
 

@@ -46,7 +46,7 @@ def test_a_run_of_one_snapshot_is_one_instant(project: Project, mode: str) -> No
         )
         walk.insert(project, way, ROWS + 1, ROWS + 50)
 
-    one = {"consistency": "snapshot"} if way.keys["mode"] == "chunked" else {}
+    one = {"consistency": "snapshot"} if way.resumes else {}
     ran = project.run(moved, **way.keys, **one, parallel=2)
     assert ran.outcome.rows == ROWS
     assert project.rows("n") == WHOLE
@@ -102,10 +102,34 @@ def test_a_lock_that_is_not_given(project: Project, mode: str, monkeypatch: pyte
     assert project.rows("n") == WHOLE
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_column_that_is_another_one_at_the_read(project: Project, mode: str) -> None:
+    way = MODES[mode]
+    walk.create(project, way)
+    walk.fill(project, way)
+    with pytest.raises(TransientError) as caught:
+        project.run(lambda: walk.retype_a_column(project, way), **way.keys, parallel=2)
+    assert (caught.value.code, caught.value.field) == ("RIVET_SOURCE_SCHEMA_CHANGED", "word")
+    assert not project.parts
+    assert not list(project.prefix.glob("[m_]*"))
+    assert project.run().outcome.rows == ROWS
+    assert project.rows("n") == WHOLE
+
+
 #: Modes that no other test kills: see tests/crash and test_incremental.
 _KILLED = [
-    *("full_view", "full_inheritance", "count", "days", "dense", "memory", "keyset_composite"),
+    *(
+        "full_view",
+        "full_partitioned",
+        "full_inheritance",
+        "count",
+        "days",
+        "dense",
+        "memory",
+        "keyset_composite",
+    ),
     *("incremental_coalesce", "incremental_settle", "time_window", "query", "query_file"),
+    *("partition_full", "partition_chunked", "partition_incremental"),
 ]
 
 
@@ -114,7 +138,7 @@ def test_killed_after_a_unit(project: Project, mode: str) -> None:
     way = MODES[mode]
     walk.create(project, way)
     walk.fill(project, way)
-    kept = {"chunk_checkpoint": True} if way.keys["mode"] == "chunked" else {}
+    kept = {"chunk_checkpoint": True} if way.resumes else {}
     project.keys = {**way.keys, **kept}
     project.killed_run("after_unit_commit")
     ran = project.run()

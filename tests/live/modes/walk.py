@@ -21,6 +21,9 @@ _ROW: Final = (
     " {word} FROM generate_series({first}, {last}) i"
 )
 
+#: Two rows that lie in one unit of every way.
+NEIGHBOURS: Final = (60, 63)
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -35,9 +38,16 @@ class Way:
         """The table that statements change."""
         return "base" if self.relation == "view" else "t"
 
+    @property
+    def resumes(self) -> bool:
+        """Its units outlive a run, and each reads a snapshot of its own unless it is told otherwise."""
+        folders = self.keys["mode"] == "full" and "partition_by" in self.keys
+        return folders or self.keys["mode"] == "chunked"
+
 
 _CHUNKED: Final = {"mode": "chunked", "chunk_size": 100}
 _CURSOR: Final = {"mode": "incremental", "cursor_column": "at"}
+_FOLDERS: Final = {"partition_by": "d", "partition_granularity": "month"}
 
 MODES: Final[dict[str, Way]] = {
     "full": Way({"mode": "full"}),
@@ -45,10 +55,10 @@ MODES: Final[dict[str, Way]] = {
     "full_partitioned": Way({"mode": "full"}, "partitioned"),
     "full_inheritance": Way({"mode": "full"}, "inheritance"),
     "range": Way({**_CHUNKED, "chunk_column": "k", "chunk_size": 5}),
-    "count": Way({"mode": "chunked", "chunk_column": "n", "chunk_count": 5}),
+    "count": Way({"mode": "chunked", "chunk_column": "k", "chunk_count": 5}),
     "days": Way({"mode": "chunked", "chunk_column": "d", "chunk_by_days": 7}),
     "dense": Way({**_CHUNKED, "chunk_column": "k", "chunk_dense": True}),
-    "memory": Way({"mode": "chunked", "chunk_column": "n", "chunk_size_memory_mb": 1}),
+    "memory": Way({"mode": "chunked", "chunk_column": "k", "chunk_size_memory_mb": 1}),
     "keyset": Way({**_CHUNKED, "chunk_by_key": "n"}),
     "keyset_composite": Way({**_CHUNKED, "chunk_by_key": ["a", "b"]}),
     "keyset_incremental": Way({**_CHUNKED, "chunk_by_key": "n", "keyset_incremental": True}),
@@ -66,8 +76,11 @@ MODES: Final[dict[str, Way]] = {
     ),
     "incremental_late_rows": Way({**_CURSOR, "late_rows": "5d"}),
     "time_window": Way({"mode": "time_window", "time_column": "at", "days_window": 6}),
-    "query": Way({**_CHUNKED, "query": "SELECT * FROM t", "chunk_column": "n"}),
+    "query": Way({"mode": "chunked", "query": "SELECT * FROM t", "chunk_column": "k", "chunk_size": 5}),
     "query_file": Way({"mode": "full", "query_file": "rows.sql"}, splits=False),
+    "partition_full": Way({"mode": "full", **_FOLDERS}),
+    "partition_chunked": Way({**_CHUNKED, **_FOLDERS, "chunk_column": "n"}),
+    "partition_incremental": Way({**_CURSOR, **_FOLDERS}),
 }
 
 _RELATIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -117,3 +130,13 @@ def add_a_column(project: Project, way: Way) -> None:
         project.db.execute("ALTER TABLE base ADD extra int", "CREATE OR REPLACE VIEW t AS SELECT * FROM base")
     else:
         project.db.execute("ALTER TABLE t ADD extra int")
+
+
+def retype_a_column(project: Project, way: Way) -> None:
+    if way.relation == "view":
+        names = "n, k, a, b, d, at, touched, word::varchar AS word, odd"
+        project.db.execute(
+            "DROP VIEW t", f"CREATE VIEW t WITH (security_invoker) AS SELECT {names} FROM base"
+        )
+    else:
+        project.db.execute("ALTER TABLE t ALTER word TYPE varchar")

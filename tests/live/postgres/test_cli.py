@@ -84,6 +84,22 @@ def test_reconcile_and_repair(call: Call, shop: Rig) -> None:
     assert shop.read("count(*), sum(amount)") == [(350, sum(range(10, 3510, 10)) - 1500 + 7)]
 
 
+def test_repair_reads_the_window_of_a_cursor_again(call: Call, shop: Rig) -> None:
+    """The first one is a pass from the start, and not the window after it, which holds nothing that differs."""
+    shop.configure({"table": "things", "mode": "incremental", "cursor_column": "id"})
+    shop.close()
+    assert call("run", "-e", "things")[0] == 0
+    shop.db.execute(
+        "UPDATE things SET amount = 7 WHERE id = 150", "INSERT INTO things VALUES (351, 'new', 0)"
+    )
+    assert call("reconcile", "-e", "things")[0] == 3
+    assert call("repair", "-e", "things", "--execute")[0] == 0
+    assert call("reconcile", "-e", "things")[0] == 0
+    assert shop.read("count(*), count(DISTINCT id), sum(amount)") == [
+        (351, 351, sum(range(10, 3510, 10)) - 1500 + 7)
+    ]
+
+
 def test_a_missing_config_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

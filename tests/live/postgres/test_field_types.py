@@ -83,7 +83,8 @@ def test_parquet_and_duckdb_know_uuid_json_and_required(mixed: Exporter) -> None
 
 def test_the_plan_says_what_becomes_of_each_column(mixed: Exporter) -> None:
     with mixed.engine(columns={"n": "decimal(60,30)"}, value_policy={"at": "null"}) as engine:
-        lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in preview(engine, "o").splitlines()}
+        shown = preview(engine, "o").text().splitlines()
+    lines = {line.split()[0]: line.split(maxsplit=1)[1] for line in shown}
     assert lines["id"] == "integer -> int32 (exact, never NULL)"
     assert lines["e"] == "public.mood -> string (compatible, never NULL)"
     assert lines["at"] == "timestamp with time zone -> timestamp[us, tz=UTC] (exact)"
@@ -93,7 +94,7 @@ def test_the_plan_says_what_becomes_of_each_column(mixed: Exporter) -> None:
         " (compatible, declared, never NULL, DuckDB takes it for a DOUBLE)"
     )
     with mixed.engine() as engine:
-        assert "numeric(60,30) -> string (text, DecimalPlain, never NULL)" in preview(engine, "o")
+        assert "numeric(60,30) -> string (text, DecimalPlain, never NULL)" in preview(engine, "o").text()
 
 
 def test_what_may_be_null_is_not_required(mixed: Exporter) -> None:
