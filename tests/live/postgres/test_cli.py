@@ -85,7 +85,7 @@ def test_reconcile_and_repair(call: Call, shop: Rig) -> None:
 
 
 def test_repair_reads_the_window_of_a_cursor_again(call: Call, shop: Rig) -> None:
-    """The first one is a pass from the start, and not the window after it, which holds nothing that differs."""
+    """The first one is a pass from the start, not the window after it, which holds nothing that differs."""
     shop.configure({"table": "things", "mode": "incremental", "cursor_column": "id"})
     shop.close()
     assert call("run", "-e", "things")[0] == 0
