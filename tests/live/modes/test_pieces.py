@@ -133,9 +133,9 @@ def test_a_large_folder(project: Project, kind: str, consistency: str) -> None:
         "INSERT INTO t SELECT i, timestamp '2023-12-01' + i * interval '2 h' FROM generate_series(1, 4000) i",
         "INSERT INTO t VALUES (0, NULL)",
     )
-    keys = {"mode": "full", "partition_by": "k", "partition_granularity": "year", "consistency": consistency}
+    keys: dict[str, Any] = {"mode": "full", "partition_by": "k", "partition_granularity": "year"}
     keys["destination"] = {"type": "local", "path": str(project.prefix / "{partition}")}
-    ran = project.run(**keys, parallel=3)
+    ran = project.run(**keys, consistency=consistency, parallel=3)
     by_folder = {key: sum(u.partition == key for u in ran.plan.units) for key in ran.plan.partitions}
     assert list(by_folder) == ["2023", "2024", "null"]
     assert by_folder["2024"] > 3
