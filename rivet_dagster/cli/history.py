@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,16 +13,20 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
 
 
+def _limit(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "-l",
+        "--limit",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
+        help="At most so many runs of each export.",
+    )
+
+
 @click.command(cls=Verb)
 @export_options
-@click.option(
-    "-l",
-    "--limit",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="At most so many runs of each export.",
-)
+@_limit(20)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run.")  # fmt: skip
 def metrics(path: str, exports: tuple[str, ...], params: Options, limit: int, as_json: bool) -> None:
     """Rows, files, bytes and time of the last runs, newest first."""
@@ -55,14 +60,7 @@ def _figures(name: str, row: Any) -> tuple[Any, ...]:
 
 @click.command(cls=Verb)
 @export_options
-@click.option(
-    "-l",
-    "--limit",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="At most so many runs of each export.",
-)
+@_limit(5)
 @click.option("--run-id", metavar="RUN", help="Only this run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object an event.")  # fmt: skip
 def journal(
