@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from typing import Final
 
@@ -14,20 +15,22 @@ _M_ARENA_MAX: Final = -8
 _MIB: Final = 1 << 20
 
 
+@functools.cache
 def use_lean_pool() -> None:
-    """Use malloc for Arrow's buffers, and let it keep what one batch frees for the next.
+    """Use malloc for Arrow's buffers, and let it keep what one batch frees for the next. Once a process.
 
     Buffers here are few, large and short-lived: mimalloc, Arrow's default, peaks a third higher on wide
-    rows and spends twice the system time (benchmarks/). ``rivet_dagster`` names the pool in the
-    environment; this serves processes where pyarrow was imported before.
+    rows and spends more system time (benchmarks/). Buffers past 8 MiB go back to the system at once: kept,
+    they leave holes that the next ones do not fit. ``rivet_dagster`` names the pool in the environment;
+    this serves processes where pyarrow was imported before.
     """
     if os.environ.get("ARROW_DEFAULT_MEMORY_POOL", "system") != "system":
         return
     pa.set_memory_pool(pa.system_memory_pool())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc alone has it
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 * _MIB)
-        mallopt(_M_TRIM_THRESHOLD, 128 * _MIB)
+        mallopt(_M_MMAP_THRESHOLD, 8 * _MIB)
+        mallopt(_M_TRIM_THRESHOLD, 64 * _MIB)
         mallopt(_M_ARENA_MAX, 2)
 
 
