@@ -208,7 +208,7 @@ def _export(engine: Engine, export: ExportConfig) -> tuple[Check, SourceFacts | 
     except RivetError as error:
         return failed(name, error), None
     what = facts.stream if facts.table else "the query"
-    if facts.table and facts.est_rows is None and facts.bytes:
+    if facts.table and not facts.analysed:
         return Check(name, "warn", f"{what} was never analysed", f"run ANALYZE {what}"), facts
     rows = f", about {facts.est_rows} rows" if facts.est_rows else ""
     return Check(name, "ok", f"{what} can be read{rows}, {len(facts.columns)} columns"), facts

@@ -36,7 +36,6 @@ from rivet_dagster.engine.state.models import (
 )
 from rivet_dagster.engine.state.store import StateStore
 from rivet_dagster.engine.types.decision import Column, arrow_schema
-from rivet_dagster.engine.verify.content import content_fault
 from rivet_dagster.engine.verify.folders import folder_manifests, held_manifest
 from rivet_dagster.engine.verify.manifest import (
     MAX_MANIFEST_BYTES,
@@ -100,6 +99,8 @@ class Finalizer:
         """``verify: content`` for parts of an earlier run; this run's own were read before they counted."""
         if self.export.verify != "content":
             return
+        from rivet_dagster.engine.verify.content import content_fault
+
         taken = checksums(self.export.format, checksum_key(self.export, self.facts))
         for row in rows:
             if row.origin_run_id != self.header.run_id:
