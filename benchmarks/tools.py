@@ -75,7 +75,8 @@ def _ours(mode: str, *extra: str, parallel: int = 2) -> Callable[[Job], list[str
         names = {"key": key, "primary_key": primary, "unique": key if key == primary else ""}
         lines = tuple(line.format(**names) for line in extra)
         config = _config(job, "  environment: local\n", mode, parallel, lines)
-        return [sys.executable, "-m", "rivet_dagster.cli", "run", "-c", str(config), "-e", job.table.name]
+        command = str(Path(sys.executable).with_name("rivet-dagster"))
+        return [command, "run", "-c", str(config), "-e", job.table.name]
 
     return command
 

@@ -35,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in commands:
         print("usage: python -m rivet_dagster.demo run | ui", file=sys.stderr)
         return 2
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: what a script starts in the background begins with it ignored
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _as_interrupt)
     files = DemoFiles(Path.cwd())
     if not files.config.is_file():

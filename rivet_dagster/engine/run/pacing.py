@@ -171,9 +171,11 @@ class Pacer:
 
     def _watch(self) -> None:
         watch = self._new_watch()
+        pause = 2 * INTERVAL_S  # a run that is shorter needs no connection for it
         try:
-            while not self._ended.wait(INTERVAL_S if self._blind < _BLIND_LOOKS else _BLIND_INTERVAL_S):
+            while not self._ended.wait(pause):
                 self._look(watch)
+                pause = INTERVAL_S if self._blind < _BLIND_LOOKS else _BLIND_INTERVAL_S
         finally:
             watch.close()
 
