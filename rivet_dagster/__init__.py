@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.build import build_rivet_definitions
     from rivet_dagster.assets.resources import RivetResource
     from rivet_dagster.assets.translator import RivetDagsterTranslator
-
-# Read once, when pyarrow is imported: the pool that gives freed buffers back soonest (docs/performance.md).
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 __version__ = "0.1.0"
 

@@ -1,37 +1,22 @@
-"""The allocators of a run."""
+"""Memory of a run: Arrow's allocator, and what the process takes."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import os
-from typing import Final
 
 import pyarrow as pa
 
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-_M_ARENA_MAX: Final = -8
-_MIB: Final = 1 << 20
 
-
-@functools.cache
 def use_lean_pool() -> None:
-    """Use malloc for Arrow's buffers, and let it keep what one batch frees for the next. Once a process.
+    """Use the pool that gives freed buffers back soonest, unless the environment names one.
 
-    Buffers here are few, large and short-lived: mimalloc, Arrow's default, peaks a third higher on wide
-    rows and spends more system time (benchmarks/). Buffers past 8 MiB go back to the system at once: kept,
-    they leave holes that the next ones do not fit. ``rivet_dagster`` names the pool in the environment;
-    this serves processes where pyarrow was imported before.
+    Buffers here are few, large and short-lived. With mimalloc, Arrow's default, a run of wide rows peaks a
+    third higher; malloc costs a little less CPU, but its holes let a long run grow (benchmarks/).
     """
-    if os.environ.get("ARROW_DEFAULT_MEMORY_POOL", "system") != "system":
+    if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
         return
-    pa.set_memory_pool(pa.system_memory_pool())
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc alone has it
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 8 * _MIB)
-        mallopt(_M_TRIM_THRESHOLD, 64 * _MIB)
-        mallopt(_M_ARENA_MAX, 2)
+    if "jemalloc" in pa.supported_memory_backends():
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
 
 
 def resident_bytes() -> int:
