@@ -56,7 +56,13 @@ chunk_run: Final = Table(
 )
 Index("ix_chunk_run_export", chunk_run.c.export_name, chunk_run.c.created_at)
 _open: Final = chunk_run.c.status == literal_column("'in_progress'")
-_one_open: Final = Index("uq_chunk_run_open_export", chunk_run.c.export_name, unique=True)
+Index(
+    "uq_chunk_run_open_export",
+    chunk_run.c.export_name,
+    unique=True,
+    sqlite_where=_open,
+    postgresql_where=_open,
+)
 
 chunk_task: Final = Table(
     "chunk_task",
@@ -84,8 +90,13 @@ chunk_task: Final = Table(
 )
 #: What a claim looks through: finished units are not in it, so the last claim costs what the first did.
 unfinished: Final = chunk_task.c.status != literal_column("'completed'")
-_unfinished: Final = Index(
-    "ix_chunk_task_unfinished", chunk_task.c.run_id, chunk_task.c.attempts, chunk_task.c.chunk_index
+Index(
+    "ix_chunk_task_unfinished",
+    chunk_task.c.run_id,
+    chunk_task.c.attempts,
+    chunk_task.c.chunk_index,
+    sqlite_where=unfinished,
+    postgresql_where=unfinished,
 )
 
 file_log: Final = Table(
@@ -224,14 +235,3 @@ state_lease: Final = Table(
     Column("pid_start", BigInteger, nullable=False),
     Column("boot_id", Text, nullable=False),
 )
-
-
-def whole_metadata() -> MetaData:
-    """``metadata`` with what only DDL asks for: the conditions of the partial indexes.
-
-    They load both dialects with all their drivers, a tenth of what a small run costs.
-    """
-    for index, condition in ((_one_open, _open), (_unfinished, unfinished)):
-        for backend in ("sqlite", "postgresql"):
-            index.dialect_options[backend]["where"] = condition
-    return metadata

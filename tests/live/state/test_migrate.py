@@ -18,7 +18,7 @@ from rivet_dagster.engine.state.alchemy import alchemy
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.migrate import REVISIONS, SCRIPTS, VERSION_TABLE, Ladder, migrate
-from rivet_dagster.engine.state.schema import metadata, whole_metadata
+from rivet_dagster.engine.state.schema import metadata
 from rivet_dagster.engine.state.store import StateStore
 from tests.live.state.helpers import KEY, begin, open_only, spawn
 from tests.services.postgres import TestDatabase
@@ -68,7 +68,7 @@ def test_migrations_make_what_the_schema_says(database: Database) -> None:
     with database.single() as lent, alchemy(lent) as connection:
         options = {"version_table": VERSION_TABLE, "compare_type": True, "compare_server_default": True}
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, whole_metadata()) == []
+        assert compare_metadata(context, metadata) == []
 
 
 def test_tables_columns_and_indexes_are_those_of_the_schema(database: Database) -> None:
@@ -77,7 +77,7 @@ def test_tables_columns_and_indexes_are_those_of_the_schema(database: Database) 
     with database.single() as lent, alchemy(lent) as connection:
         found = inspect(connection)
         assert set(found.get_table_names()) == {*metadata.tables, VERSION_TABLE}
-        for name, table in whole_metadata().tables.items():
+        for name, table in metadata.tables.items():
             columns = {c["name"]: c["nullable"] for c in found.get_columns(name)}
             assert columns == {c.name: bool(c.nullable) for c in table.columns}
             assert found.get_pk_constraint(name)["constrained_columns"] == [c.name for c in table.primary_key]

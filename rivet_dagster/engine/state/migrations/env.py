@@ -5,11 +5,11 @@ from __future__ import annotations
 from alembic import context
 
 from rivet_dagster.engine.state.migrate import VERSION_TABLE
-from rivet_dagster.engine.state.schema import whole_metadata
+from rivet_dagster.engine.state.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=whole_metadata(),
+    target_metadata=metadata,
     version_table=VERSION_TABLE,
     transactional_ddl=True,
     transaction_per_migration=False,
