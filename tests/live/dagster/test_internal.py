@@ -128,6 +128,8 @@ def test_a_process_that_is_no_step_is_not_tied_to_its_parent() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(multiprocessing.parent_process) is not None
         assert pool.apply(_internal.die_with_parent) is False
+        pool.close()
+        pool.join()  # it ends by itself: a process that is terminated was once waited for in vain
 
 
 STEP = """
