@@ -19,6 +19,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 )
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster._core.execution.stats import StepEventStatus
 from dagster._utils.concurrency import ConcurrencyKeyInfo
 
 #: What ``define_asset_job`` returns; Dagster exports the function and not its type.
@@ -27,6 +28,7 @@ AssetJob = UnresolvedAssetJobDefinition
 _PR_SET_PDEATHSIG = 1
 _STEP_CHILD_MODULE = "dagster._core.executor.child_process_executor"
 _PAGE = 500
+_OVER = {StepEventStatus.SUCCESS, StepEventStatus.FAILURE, StepEventStatus.SKIPPED}
 
 
 def is_step_child() -> bool:
@@ -118,6 +120,12 @@ def latest_materializations(
 def log_check_evaluation(context: dg.OpExecutionContext, evaluation: dg.AssetCheckEvaluation) -> None:
     """Log a check's evaluation of one partition. Taken at run time, missing in the declared types."""
     context.log_event(evaluation)  # type: ignore[arg-type]
+
+
+def has_ended(context: dg.OpExecutionContext, step_key: str) -> bool:
+    """Whether the step of this run is over, well or not."""
+    stats = context.instance.get_run_step_stats(context.run_id, [step_key])
+    return any(s.status in _OVER for s in stats)
 
 
 def pool_info(instance: dg.DagsterInstance, pool: str) -> ConcurrencyKeyInfo | None:

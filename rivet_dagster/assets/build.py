@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from rivet_dagster.assets.checks import build_reconcile_check
+from rivet_dagster.assets.executors import executor_of
 from rivet_dagster.assets.exports import ExportAssets, build_export_asset, export_assets
 from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job, validate_job
 from rivet_dagster.assets.repair import repair_job
@@ -35,7 +36,8 @@ def build_rivet_definitions(
     config = _config(config_path_or_config, params)
     translator = translator or RivetDagsterTranslator()
     assets = [export_assets(config, export, translator) for export in config.exports]
-    jobs = {a.export.name: export_job(a) for a in assets}
+    rivet = RivetResource.with_state_url(state_url)
+    jobs = {a.export.name: export_job(a, rivet) for a in assets}
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
     sensors = [source_moved_sensor(config, a, jobs[a.export.name]) for a in assets if a.export.dagster.sensor]
     return dg.Definitions(
@@ -50,9 +52,9 @@ def build_rivet_definitions(
         ],
         schedules=[schedule for schedule in schedules if schedule is not None],
         sensors=[stale_runs_sensor(config, assets, list(jobs.values()), running=reaper), *sensors],
-        resources={"rivet": RivetResource.with_state_url(state_url)},
+        resources={"rivet": rivet},
         # for what is materialized without a job: one process a step, so that a step can be ended
-        executor=dg.multiprocess_executor,
+        executor=executor_of(config),
     )
 
 

@@ -12,8 +12,13 @@ from collections.abc import Sequence
 import dagster as dg
 
 from rivet_dagster.assets._internal import AssetJob
+from rivet_dagster.assets.executors import executor_of
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.naming import export_all_job
+from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.shared import shared_job
+
+ExportJob = AssetJob | dg.JobDefinition
 
 #: Exports that ``export_all`` runs at a time unless the launch says otherwise.
 MAX_CONCURRENT = 2
@@ -25,7 +30,9 @@ def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
     return tables | dg.AssetSelection.checks(*(spec.key for a in assets for spec in a.inline_checks))
 
 
-def export_job(assets: ExportAssets) -> AssetJob:
+def export_job(assets: ExportAssets, rivet: RivetResource) -> ExportJob:
+    if assets.export.shared:
+        return shared_job(assets, rivet, executor_of(assets.config))
     return dg.define_asset_job(
         assets.names.export_job,
         selection=table_selection([assets]),

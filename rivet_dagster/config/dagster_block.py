@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text, TextList
+from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text, TextList, plain_values
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 _GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
@@ -33,6 +33,8 @@ _FIELDS: Final = (
     ("day of week", 0, 7, _DAYS),
 )
 _ENTRY = re.compile(r"(?P<low>\*|[a-z0-9]+)(-(?P<high>[a-z0-9]+))?(/(?P<step>[0-9]+))?")
+
+EXECUTORS: Final = frozenset({"in_process", "multiprocess", "celery", "k8s"})
 
 
 def cron_fault(text: str) -> str | None:
@@ -69,7 +71,8 @@ def _number(word: str, low: int, words: tuple[str, ...]) -> int | None:
 class ExportDagster(Section):
     """deps: asset keys as ``a/b``. schedule: cron, UTC. pool: a Dagster concurrency pool.
 
-    partitions_start: the first day of time partitions, ``YYYY-MM-DD``.
+    partitions_start: the first day of time partitions, ``YYYY-MM-DD``. workers: processes that share a
+    run, each a step of the export's job.
     """
 
     group: Text | None = None
@@ -82,6 +85,7 @@ class ExportDagster(Section):
     sensor: Flag = False
     pool: Text | None = None
     partitions_start: Text | None = None
+    workers: Annotated[Int, Field(ge=1)] = 1
 
     @property
     def start_day(self) -> date | None:
@@ -136,12 +140,14 @@ class ExportDagster(Section):
 class RootDagster(Section):
     """key_prefix: what every asset key starts with. group: default of the exports.
 
-    source_pool_limit: steps that read the source at a time, all exports together.
+    source_pool_limit: steps that read the source at a time, all exports together. executor: one of
+    ``EXECUTORS`` -> its config as Dagster takes it; None: multiprocess.
     """
 
     key_prefix: TextList = ("rivet",)
     group: Text | None = None
     source_pool_limit: Annotated[Int, Field(ge=1)] | None = None
+    executor: Annotated[Mapping[str, Any], BeforeValidator(plain_values)] | None = None
 
     def problems(self, context: Context) -> Iterator[Problem]:
         for at, part in enumerate(self.key_prefix):
@@ -152,6 +158,12 @@ class RootDagster(Section):
                     "use letters, digits and underscores only",
                 )
         yield from group_problem(self.group)
+        if self.executor is not None and (len(self.executor) != 1 or not set(self.executor) <= EXECUTORS):
+            yield Problem(
+                ("executor",),
+                "not one of Dagster's executors",
+                f"name one, with its config: {', '.join(sorted(EXECUTORS))}",
+            )
 
 
 def group_problem(group: str | None) -> Iterator[Problem]:

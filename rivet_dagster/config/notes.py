@@ -237,12 +237,16 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "pool": "Concurrency pool of the asset.",
         "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
         "`partition_by`.",
+        "workers": "Processes that share a run, each a step of the export's job, which may be on "
+        "other hosts.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",
         "group": "Asset group of exports that name none.",
         "source_pool_limit": "Steps that read the source at a time, all exports together: they queue in one "
         "pool, named after the source.",
+        "executor": "Executor of shared exports and of what is materialized without a job, with its config "
+        "as Dagster takes it: `in_process`, `multiprocess`, `celery` or `k8s`.",
     },
 }
 _SHARED: Final = (

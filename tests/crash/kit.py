@@ -211,9 +211,11 @@ _FORKS.set_forkserver_preload(["tests.crash.preload"])
 class Child:
     """A run of the command line in a process of its own."""
 
-    def __init__(self, project: Project, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+    def __init__(
+        self, project: Project, arguments: tuple[str, ...], environment: dict[str, str], *, verb: str = "run"
+    ) -> None:
         self._log = project.folder / f"run-{time.monotonic_ns()}.log"
-        command = ["run", "-c", str(project.config), "-e", EXPORT, *arguments]
+        command = [verb, "-c", str(project.config), "-e", EXPORT, *arguments]
         self.process: ForkServerProcess = _FORKS.Process(
             target=_main, args=(command, project.environment(**environment), str(self._log))
         )
