@@ -108,6 +108,8 @@ class Session:
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
+            if other := self.engine.state.shared_with:
+                self._notes.append(f"the state beside the config is also that of {other}")
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
             self._sealed = sealed
             if sealed is not None:
