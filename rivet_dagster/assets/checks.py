@@ -13,7 +13,7 @@ from rivet_dagster.assets._internal import (
 )
 from rivet_dagster.assets.failure import retry_or_failure, tell
 from rivet_dagster.assets.naming import RECONCILE, RECONCILE_CHUNKS, VALIDATE
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.resources import RivetResource, schema_of
 from rivet_dagster.engine.errors import as_rivet_error
 
 if TYPE_CHECKING:
@@ -102,11 +102,18 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
             ),
         ]
 
-    @dg.multi_asset_check(name=assets.names.reconcile_op, specs=specs, can_subset=True, pool=assets.pool)
-    def reconcile(
-        context: dg.AssetCheckExecutionContext, config: ReconcileConfig, rivet: RivetResource
-    ) -> Iterator[dg.AssetCheckResult]:
-        report = _reconcile(context, assets, rivet, config.depth)
+    @dg.multi_asset_check(
+        name=assets.names.reconcile_op,
+        specs=specs,
+        can_subset=True,
+        pool=assets.pool,
+        config_schema=schema_of(ReconcileConfig),
+        required_resource_keys={"rivet"},
+    )
+    def reconcile(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        op = context.op_execution_context
+        config = ReconcileConfig(**op.op_config)
+        report = _reconcile(context, assets, op.resources.rivet, config.depth)
         _log_chunks(context, assets, report)
         for key in context.selected_asset_check_keys:
             yield _summary(key, report)

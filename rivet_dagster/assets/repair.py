@@ -8,7 +8,7 @@ import dagster as dg
 from rivet_dagster.assets._internal import die_with_parent
 from rivet_dagster.assets.checks import RowDepth
 from rivet_dagster.assets.execution import ExportRun
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.resources import RivetResource, schema_of
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.exports import ExportAssets
@@ -38,10 +38,12 @@ def repair_job(assets: "ExportAssets") -> dg.JobDefinition:
         pool=assets.pool,
         tags={"rivet/export": assets.names.base},
         description="Shows what would be run again; with `execute: true` runs it.",
+        config_schema=schema_of(RepairConfig),
+        required_resource_keys={"rivet"},
     )
-    def repair(context: dg.OpExecutionContext, config: RepairConfig, rivet: RivetResource) -> None:
+    def repair(context: dg.OpExecutionContext) -> None:
         die_with_parent()
-        run_repair(context, assets, config, rivet)
+        run_repair(context, assets, RepairConfig(**context.op_config), context.resources.rivet)
 
     @dg.job(
         name=assets.names.repair_job,
