@@ -58,9 +58,9 @@ def reconcile_job(assets: ExportAssets) -> AssetJob:
     return near_job(job)
 
 
-def all_job(assets: Sequence[ExportAssets]) -> AssetJob:
+def all_job(assets: Sequence[ExportAssets], name: str | None = None) -> AssetJob:
     return dg.define_asset_job(
-        export_all_job(a.export for a in assets),
+        export_all_job((a.export for a in assets), name),
         selection=table_selection(assets),
         description="Run every export of the config, each in a process of its own.",
         executor_def=dg.multiprocess_executor.configured(

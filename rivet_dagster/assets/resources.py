@@ -41,6 +41,12 @@ class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         resource._state_url = state_url
         return resource
 
+    @classmethod
+    @cache
+    def of_environment(cls) -> "RivetResource":
+        """The one that reads the environment; the same object each time, so that definitions merge."""
+        return cls()
+
     def state_url(self) -> str | None:
         """Explicit URL, else the environment's, else None. Its password is registered as a secret."""
         url = self._state_url or os.environ.get(self.state_url_env) or None

@@ -11,6 +11,7 @@ import dagster as dg
 from rivet_dagster.assets._internal import AssetJob
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.failure import failure_text, tell
+from rivet_dagster.assets.naming import of_location
 from rivet_dagster.assets.reaper import ACTIVE, Reaped, Watched, reap
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.config import RivetConfig
@@ -68,12 +69,13 @@ def stale_runs_sensor(
     jobs: Sequence[AssetJob],
     *,
     running: bool,
+    name: str | None = None,
 ) -> dg.SensorDefinition:
     """Ends stale runs and asks once for a run that resumes each of their exports."""
     names = {a.export.name: a.names for a in assets}
 
     @dg.sensor(
-        name=STALE_RUNS,
+        name=of_location(STALE_RUNS, name),
         jobs=list(jobs),
         minimum_interval_seconds=_STALE_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
