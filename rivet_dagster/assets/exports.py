@@ -29,10 +29,11 @@ class RunConfig(dg.Config):
     """What a person may set for one run. It is stored in the clear: no secrets.
 
     depth: of the ``validate`` check: light, sample or full. By default sample after a run, and full
-    when the check runs alone.
+    when the check runs alone. no_notify: no message about this run.
     """
 
     lock_wait: int | None = None
+    no_notify: bool = False
     fresh: bool = False
     depth: CheckDepth | None = None
 

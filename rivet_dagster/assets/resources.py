@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from rivet_dagster.assets.launcher import HOST, Worker
 from rivet_dagster.config import RivetConfig
 from rivet_dagster.engine.redact import register_secret
 
@@ -53,11 +54,16 @@ class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         _register_password(url)
         return url
 
-    def engine(self, config: RivetConfig) -> "Engine":
-        """A new engine on ``config``; close it after use (it is a context manager)."""
+    def engine(self, config: RivetConfig, worker: Worker = HOST) -> "Engine":
+        """A new engine on ``config``; close it after use (it is a context manager).
+
+        Raises RefusalError (RIVET_STATE_EPHEMERAL) where the state would not outlive ``worker``.
+        """
         from rivet_dagster.engine.run.engine import Engine
 
-        return Engine(config, state_url=self.state_url())
+        engine = Engine(config, state_url=self.state_url())
+        worker.require_lasting(engine.state_location)
+        return engine
 
 
 def _register_password(url: str | None) -> None:

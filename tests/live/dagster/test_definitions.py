@@ -73,7 +73,7 @@ def test_jobs_checks_and_sensors_of_every_export(defs: dg.Definitions) -> None:
     assert {(ORDERS, "validate"), (ORDERS, "reconcile"), (CHUNKS, "reconcile_chunks")} <= checks
     assert (ORDERS, "drift") in checks
     assert (ORDERS, "quality") not in checks, "the config has no gates"
-    assert [sensor.name for sensor in defs.sensors or []] == ["rivet_stale_runs"]
+    assert [sensor.name for sensor in defs.sensors or []] == ["rivet_stale_runs", "rivet_crashed_runs"]
     assert not defs.schedules
 
 
@@ -118,7 +118,8 @@ def test_schedule_and_sensor_are_switched_on_by_the_config(config_path: Path) ->
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.job_name) == ("0 3 * * *", "export_orders")
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-    stale, moved = defs.sensors or []
+    stale, crashed, moved = defs.sensors or []
+    assert crashed.default_status == stale.default_status
     assert isinstance(stale, dg.SensorDefinition)
     assert isinstance(moved, dg.SensorDefinition)
     assert (moved.name, moved.job_name) == ("source_moved_events_log", "export_events_log")
