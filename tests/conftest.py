@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from rivet_dagster.demo.install import ServerNotInstalledError
 from tests.services.postgres import TestDatabase, TestServer, database, postgres_server
+from tests.services.seaweed import S3Server, seaweed
 
 # two busy cores make any deadline a coin toss; speed is measured in benchmarks/
 settings.register_profile("suite", deadline=None)
@@ -69,6 +70,13 @@ def every_db(request: pytest.FixtureRequest) -> Iterator[TestDatabase]:
     """An empty database of each version in turn."""
     with database(request.getfixturevalue(request.param)) as fresh:
         yield fresh
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server; its secrets are in the environment for as long as it runs."""
+    with seaweed() as server, server.named():
+        yield server
 
 
 @pytest.fixture(scope="session")
