@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -92,14 +93,20 @@ class PostgresSource:
         return self._connector
 
     @contextlib.contextmanager
-    def planner(self, *, snapshot: bool) -> Iterator[PostgresPlanner]:
-        """A planning connection; with ``snapshot`` it also holds the run's exported snapshot."""
+    def planner(
+        self, *, snapshot: bool, readers: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Iterator[PostgresPlanner]:
+        """A planning connection; with ``snapshot`` it also holds the run's exported snapshot.
+
+        While the server looks into its catalog, a thread opens connections for ``readers`` and then
+        does what is to be done ``meanwhile``."""
         with self.faults():
-            planner = PostgresPlanner(self, snapshot=snapshot)
+            planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
         try:
             yield planner
         finally:
             planner.close()
+            self.connector.close()
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -138,12 +145,24 @@ class PostgresSource:
         return _read_columns(columns, file_format)
 
 
+def _prepare(connector: PostgresConnector, readers: int, meanwhile: Callable[[], None] | None) -> None:
+    connector.open_ahead(readers)
+    if meanwhile is not None:
+        meanwhile()
+
+
 class PostgresPlanner:
     """Answers what planning asks, inside one transaction, which lives as long as the run needs it."""
 
     capabilities = CAPABILITIES
 
-    def __init__(self, source: PostgresSource, *, snapshot: bool) -> None:
+    def __init__(
+        self,
+        source: PostgresSource,
+        *,
+        snapshot: bool,
+        ahead: tuple[int, Callable[[], None] | None] = (0, None),
+    ) -> None:
         self._source = source
         self._scope: str | None = None
         self._holder: SnapshotHolder | None = None
@@ -153,6 +172,8 @@ class PostgresPlanner:
             self._connection = self._holder.connection
         else:
             self._connection = source.connector.connect()
+        if any(ahead):
+            threading.Thread(target=_prepare, args=(source.connector, *ahead), daemon=True).start()
         try:
             self.relation: catalog.Relation | None = None
             with self._asking():
