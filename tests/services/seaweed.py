@@ -98,6 +98,8 @@ def seaweed(*, options: tuple[str, ...] = ()) -> Iterator[S3Server]:
             "filer.port.grpc": ports[6],
             "s3.port": ports[0],
             "s3.port.grpc": ports[7],
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
             "s3.config": work / "s3.json",
             "volume.max": 0,
             "master.volumeSizeLimitMB": 64,

@@ -28,7 +28,7 @@ class Place:
     prefix: str
 
     def destination(self, **keys: Any) -> DestinationConfig:
-        return DestinationConfig(**self.server.destination(BUCKET, self.prefix, **keys))
+        return DestinationConfig(**{**self.server.destination(BUCKET, self.prefix), **keys})
 
     @contextlib.contextmanager
     def store(self, *, below: str = "", **keys: Any) -> Iterator[ObjectStore]:

@@ -145,13 +145,11 @@ def test_a_long_listing_comes_whole(place: Place) -> None:
 
 
 def test_a_bucket_that_is_not_there(place: Place) -> None:
-    with place.store() as store:
-        store._bucket._name = "no-such-bucket"
-        store._patience = 0
-        if place.server.kind != "s3":  # SeaweedFS makes it, and lists it as empty
-            with pytest.raises(RivetError) as caught:
-                store.prepare()
-            assert caught.value.code == "RIVET_DEST_NOT_FOUND"
+    if place.server.kind == "s3":
+        pytest.skip("SeaweedFS makes a bucket that it is asked for")
+    with place.store(bucket="no-such-bucket") as store, pytest.raises(RivetError) as caught:
+        store.prepare()
+    assert caught.value.code == "RIVET_DEST_NOT_FOUND"
 
 
 def test_the_probe_of_the_doctor_leaves_nothing(place: Place) -> None:

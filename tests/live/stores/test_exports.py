@@ -130,8 +130,8 @@ def test_damaged_parts_are_found_by_a_listing_alone(
     with place.store() as store:
         store.put_bytes(part["path"], bytes(damaged))
     with exporter.engine(**keys) as engine:
-        store = engine.store(engine.export("o"), engine.prefix(engine.export("o")))
-        monkeypatch.setattr(store, "open_input", None)  # nothing of the parts is downloaded
+        asked = engine.store(engine.export("o"), engine.prefix(engine.export("o")))
+        monkeypatch.setattr(asked, "open_input", None)  # nothing of the parts is downloaded
         report = engine.validate("o", depth="sample")
         assert [f.kind for f in report.findings] == ["part_checksum_mismatch"]
         assert (report.parts_failed, report.parts_md5_verified) == (1, len(Read(place).manifest["parts"]) - 1)
