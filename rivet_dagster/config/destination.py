@@ -57,7 +57,7 @@ class DestinationConfig(Section):
     path: Annotated[Text, AfterValidator(_anchor)] | None = None
     region: Text | None = None
     endpoint: Text | None = None
-    credentials_file: Text | None = None
+    credentials_file: Annotated[Text, AfterValidator(_anchor)] | None = None
     access_key_env: Text | None = None
     secret_key_env: Text | None = None
     session_token_env: Text | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
-from rivet_dagster.engine.errors import TransientError, UsageError
+from rivet_dagster.engine.errors import EnvironmentFault, TransientError, UsageError
 
 T = TypeVar("T")
 
@@ -160,3 +160,30 @@ def retried(ask: Callable[[], T], patience: float) -> T:
                 raise
         time.sleep(wait)
         pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+def http_fault(status: int, said: str, retry_after: str | None = None) -> Exception:
+    """What an answer's status means when its code says nothing more. said: without secrets or URLs."""
+    if status == 412:
+        return ConflictError(said)
+    if status in {404, 410}:
+        return NoObjectError(said)
+    if status == 401:
+        return EnvironmentFault(said, code="RIVET_DEST_AUTH_FAILED")
+    if status == 507:
+        return EnvironmentFault(said, code="RIVET_DEST_FULL")
+    if status in {408, 429} or status >= 500:
+        return TransientError(said, code="RIVET_DEST_UNAVAILABLE", retry_after_s=retry_after_s(retry_after))
+    return EnvironmentFault(said, code="RIVET_DEST_NOT_WRITABLE")
+
+
+def retry_after_s(header: str | None) -> float:
+    """Seconds that a service asks to wait, at most a minute; 0 when it names none, or a date."""
+    try:
+        return min(60.0, max(0.0, float(header or 0)))
+    except ValueError:
+        return 0.0
+
+
+def no_bucket(name: str) -> EnvironmentFault:
+    return EnvironmentFault(f"there is no bucket or container {name}", code="RIVET_DEST_NOT_FOUND")

@@ -15,9 +15,18 @@ from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
 from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
-from rivet_dagster.engine.destinations.bucket import Entry, NoObjectError, Piece, Upload, timeout_s
+from rivet_dagster.engine.destinations.bucket import (
+    Entry,
+    NoObjectError,
+    Piece,
+    Upload,
+    http_fault,
+    no_bucket,
+    retry_after_s,
+    timeout_s,
+)
 from rivet_dagster.engine.destinations.secrets import named, required
-from rivet_dagster.engine.errors import EnvironmentFault, RivetError, TransientError
+from rivet_dagster.engine.errors import EnvironmentFault, TransientError
 
 if TYPE_CHECKING:
     from rivet_dagster.config.destination import DestinationConfig
@@ -269,33 +278,21 @@ def _tag_md5(answer: dict[str, Any], expected: str, key: str) -> bool:
     )
 
 
-def _fault(error: boto.ClientError, bucket: str) -> RivetError | Exception:
+def _fault(error: boto.ClientError, bucket: str) -> Exception:
     """By the code and the status of the answer; its text may hold names of the user."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     meta = error.response.get("ResponseMetadata", {})
     status = int(meta.get("HTTPStatusCode") or 0)
     said = f"bucket {bucket}: {code} ({status}) for {error.operation_name}"
     if code == "NoSuchBucket":
-        return EnvironmentFault(f"there is no bucket {bucket}", code="RIVET_DEST_NOT_FOUND")
-    if code in _FULL or status == 507:
+        return no_bucket(bucket)
+    if code in _FULL:
         return EnvironmentFault(said, code="RIVET_DEST_FULL")
-    if code == "ConditionalRequestConflict":
-        return TransientError(said, code="RIVET_DEST_UNAVAILABLE")
-    if status == 412 or code in {"PreconditionFailed", "NoSuchUpload"}:
+    if code in {"PreconditionFailed", "NoSuchUpload"}:
         return ConflictError(said)
     if code in _CREDENTIALS:
         return EnvironmentFault(said, code="RIVET_DEST_AUTH_FAILED")
-    if code in _PASSING or status in {408, 429} or status >= 500:
-        return TransientError(said, code="RIVET_DEST_UNAVAILABLE", retry_after_s=_retry_after(meta))
-    if status == 404:
-        return NoObjectError(said)
-    if status == 416:
-        return _EmptyRangeError(said)
-    return EnvironmentFault(said, code="RIVET_DEST_NOT_WRITABLE")
-
-
-def _retry_after(meta: dict[str, Any]) -> float:
-    try:
-        return min(60.0, float(meta.get("HTTPHeaders", {}).get("retry-after", 0)))
-    except ValueError:
-        return 0.0
+    after = meta.get("HTTPHeaders", {}).get("retry-after")
+    if code in _PASSING:
+        return TransientError(said, code="RIVET_DEST_UNAVAILABLE", retry_after_s=retry_after_s(after))
+    return _EmptyRangeError(said) if status == 416 else http_fault(status, said, after)

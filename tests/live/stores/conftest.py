@@ -14,6 +14,8 @@ import pytest
 from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.engine.destinations.objects import ObjectStore
 from rivet_dagster.engine.destinations.place import open_objects, prefix_of
+from tests.services.azurite import AzureServer
+from tests.services.fake_gcs import GcsServer
 from tests.services.seaweed import BUCKET, S3Server
 
 #: What keys may hold and URLs must escape.
@@ -24,7 +26,7 @@ AWKWARD = "wéird %25 +=&?#/it's"
 class Place:
     """A prefix of its own for one test. server: of any kind."""
 
-    server: S3Server
+    server: S3Server | GcsServer | AzureServer
     prefix: str
 
     def destination(self, **keys: Any) -> DestinationConfig:
@@ -42,7 +44,7 @@ class Place:
         return path
 
 
-@pytest.fixture(params=["s3"])
+@pytest.fixture(params=["s3", "gcs", "azure"])
 def place(request: pytest.FixtureRequest) -> Place:
     server = request.getfixturevalue(request.param)
     return Place(server, f"{AWKWARD}/{secrets.token_hex(4)}")

@@ -18,6 +18,7 @@ from rivet_dagster.engine.verify.repair import plan_repair
 from tests.live.postgres.rig import run_cli
 from tests.live.stores.conftest import Place
 from tests.services.exporting import Exporter
+from tests.services.fake_gcs import GcsServer
 from tests.services.postgres import TestDatabase
 
 ROWS = 3000
@@ -174,6 +175,8 @@ def test_the_doctor_writes_to_it(place: Place, exporter: Exporter) -> None:
 def test_the_doctor_names_secrets_that_are_not_set_or_wrong(
     place: Place, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if isinstance(place.server, GcsServer):
+        pytest.skip("its emulator takes everybody")
     variable = place.server.secret_env
     wanted = {"": "RIVET_CONFIG_ENV_UNSET", place.server.wrong_secret: "RIVET_DEST_AUTH_FAILED"}
     for value, code in wanted.items():
@@ -196,5 +199,6 @@ def test_the_command_line(
     config = str(exporter.root / "rivet.yaml")
     for verb in ("doctor", "run", "validate", "reconcile"):
         assert run_cli(monkeypatch, verb, "-c", config) == 0, capsys.readouterr()
-    assert place.server.secret not in "".join(capsys.readouterr())
+    said = "".join(capsys.readouterr())
+    assert not place.server.secret or place.server.secret not in said
     assert Read(place).ids() == list(range(1, ROWS + 1))
