@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
@@ -239,7 +240,7 @@ class Session:
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
     def _store(self, prefix: str) -> FencedStore:
-        return FencedStore(self.engine.store(prefix), self.export.name, self.keeper.verify)
+        return FencedStore(self.engine.store(self.export, prefix), self.export.name, self.keeper.verify)
 
     def _require_plan(self) -> RunPlan:
         if self._plan is None:
@@ -310,7 +311,7 @@ class Session:
     ) -> RunPlan | None:
         """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        at = self.engine.store
+        at = partial(self.engine.store, self.export)
         found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
         if isinstance(found, str):
             if repair and self.export.accumulates:  # a new run would go on after the rows in question
@@ -319,7 +320,7 @@ class Session:
             return None
         self._look_for_drift()
         base, self._cursor = found.base, found.window
-        prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
+        prefix = self.engine.prefix(self.export) if base is None else base.prefix
         header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
         state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
         self._header = header
@@ -331,7 +332,7 @@ class Session:
         state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
         if sealed is not None:  # an open run of it may have been completed just now
             sealed.refuse_applied(state)
-        prefix = str(self.engine.prefix(self.export)) if sealed is None else sealed.prefix
+        prefix = self.engine.prefix(self.export) if sealed is None else sealed.prefix
         stream = f"{identity}/{planner.facts.stream}"
         cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
