@@ -98,7 +98,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
             mode="json",
             include={
                 "name", "query", "query_file", "table", "mode", "cursor_column",
-                "cursor_fallback_column", "settle", "late_rows", "keyset_incremental",
+                "cursor_fallback_column", "settle", "late_rows", "open_transactions", "keyset_incremental",
                 "time_column", "time_column_type", "days_window", "chunk_column", "chunk_size",
                 "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
                 "consistency", "partition_by", "partition_granularity", "format", "compression",
