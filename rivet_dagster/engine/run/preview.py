@@ -99,8 +99,8 @@ def preview(engine: Engine, name: str) -> Preview:
     """Plan a fresh run of ``name``; nothing is written and no lease is taken. Raises as planning does."""
     export = engine.export(name)
     cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
-    source = engine.source(export)
-    with source.planner(snapshot=export.reads_one_snapshot, patience_s=_PATIENCE_S) as planner:
+    with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
+        planner.patience_s = _PATIENCE_S
         require_gate_columns(export, planner.facts.columns)
         plan = plan_export(
             export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
@@ -39,12 +38,16 @@ from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
+from rivet_dagster.engine.write import load_writer
+from rivet_dagster.engine.write.base import WriteOptions
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.finalize import Finalizer
     from rivet_dagster.engine.run.sealed import SealedPlan
+
+_READERS_AHEAD = 1
 
 
 class Session:
@@ -147,8 +150,6 @@ class Session:
                 store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
         use_lean_pool()
-        # what the end needs is loaded while the workers wait for their first rows
-        threading.Thread(target=_load_the_end, daemon=True).start()
         pool = WorkerPool(self._work_order(plan))
         try:
             yield from pool.events()
@@ -193,8 +194,11 @@ class Session:
         """Open the planning connection, and fix now what the readers will hold the source to."""
         source = self.engine.source(self.export)
         snapshot = self.export.reads_one_snapshot
-        planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         options = write_options(self.export)
+        opened = source.planner(
+            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: _load_the_rest(options)
+        )
+        planner = self._planner = self._stack.enter_context(opened)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
         self._new_reader = source.readers(planner, options.format, reading)
         found = planner.facts.columns
@@ -413,5 +417,7 @@ class Session:
         )
 
 
-def _load_the_end() -> None:
+def _load_the_rest(options: WriteOptions) -> None:
+    """What a run needs after its plan."""
+    load_writer(options)
     import rivet_dagster.engine.run.finalize  # noqa: F401

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
+from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.sources.postgres.quote import quote_literal
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import TEXT_SETTINGS
@@ -30,6 +32,7 @@ PINNED: dict[str, str] = {
 #: How long a transaction of ours may be left alone. Whatever is alive asks something long before.
 IDLE_TIMEOUT_MS = 600_000
 _LOOKS = 4  # signs of life of a snapshot's holder in that time
+_SPARE_S = 5.0  # how long a connection opened ahead is taken for a living one
 _TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
 
 
@@ -66,12 +69,55 @@ class PostgresConnector:
     def __init__(self, kwargs: dict[str, Any], limits: SessionLimits) -> None:
         self._kwargs = kwargs
         self.limits = limits
+        self._spares: list[tuple[float, psycopg.Connection[Any]]] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"PostgresConnector({self._kwargs.get('host')}:{self._kwargs.get('port')})"
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A new connection in autocommit mode. Raises the engine's errors."""
+        """A connection in autocommit mode, opened ahead or now. Raises the engine's errors."""
+        with self._lock:
+            opened, connection = self._spares.pop() if self._spares else (0.0, None)
+        if connection is not None:
+            if time.monotonic() - opened < _SPARE_S:
+                return connection
+            close(connection)
+        return self._open()
+
+    def open_ahead(self, count: int) -> None:
+        """Open connections for the next calls of ``connect``. What fails here, those will say."""
+        for _ in range(count):
+            try:
+                connection = self._open()
+            except RivetError:
+                return
+            with self._lock:
+                if not self._closed:
+                    self._spares.append((time.monotonic(), connection))
+                    continue
+            close(connection)
+
+    def prepare(self, count: int, meanwhile: Callable[[], None] | None) -> None:
+        """In a thread of its own: ``open_ahead``, and then what is to be done ``meanwhile``."""
+
+        def work() -> None:
+            self.open_ahead(count)
+            if meanwhile is not None:
+                meanwhile()
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def close(self) -> None:
+        """Close what was opened ahead and not taken."""
+        with self._lock:
+            self._closed = True
+            spares, self._spares = self._spares, []
+        for _, connection in spares:
+            close(connection)
+
+    def _open(self) -> psycopg.Connection[Any]:
         try:
             connection = psycopg.connect(
                 **{"connect_timeout": 15, **self._kwargs}, autocommit=True, prepare_threshold=None

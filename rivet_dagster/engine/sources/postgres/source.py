@@ -75,18 +75,20 @@ class PostgresSource:
         return self._connector
 
     @contextlib.contextmanager
-    def planner(self, *, snapshot: bool, patience_s: float | None = None) -> Iterator[PostgresPlanner]:
+    def planner(
+        self, *, snapshot: bool, readers: int = 0, meanwhile: Callable[[], None] | None = None
+    ) -> Iterator[PostgresPlanner]:
         """A planning connection; with ``snapshot`` it also holds the run's exported snapshot.
 
-        patience_s: how long a cursor waits for the transactions of others; None: as long as a run does.
-        """
+        While the server looks into its catalog, a thread opens connections for ``readers`` and then
+        does what is to be done ``meanwhile``."""
         with self.faults():
-            planner = PostgresPlanner(self, snapshot=snapshot)
-        planner.patience_s = writers.PATIENCE_S if patience_s is None else patience_s
+            planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
         try:
             yield planner
         finally:
             planner.close()
+            self.connector.close()
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -130,9 +132,16 @@ class PostgresPlanner:
     """Answers what planning asks, inside one transaction, which lives as long as the run needs it."""
 
     capabilities = CAPABILITIES
-    patience_s = 0.0
+    #: How long a cursor waits for the transactions of others; None: as long as a run does.
+    patience_s: float | None = None
 
-    def __init__(self, source: PostgresSource, *, snapshot: bool) -> None:
+    def __init__(
+        self,
+        source: PostgresSource,
+        *,
+        snapshot: bool,
+        ahead: tuple[int, Callable[[], None] | None] = (0, None),
+    ) -> None:
         self._source = source
         self._scope: str | None = None
         self._holder: SnapshotHolder | None = None
@@ -142,6 +151,8 @@ class PostgresPlanner:
             self._connection = self._holder.connection
         else:
             self._connection = source.connector.connect()
+        if any(ahead):
+            source.connector.prepare(*ahead)
         try:
             self.relation: catalog.Relation | None = None
             with self._asking():

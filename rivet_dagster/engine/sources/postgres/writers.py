@@ -88,8 +88,10 @@ class Cap:
 Rows = Callable[[str], list[tuple[Any, ...]]]
 
 
-def wait_for_writers(rows: Rows, upto: str, relations: Sequence[int] | None, patience_s: float) -> Cap:
-    """Return when all who could write a value up to ``upto`` are over, or after ``patience_s`` seconds.
+def wait_for_writers(
+    rows: Rows, upto: str, relations: Sequence[int] | None, patience_s: float | None = None
+) -> Cap:
+    """Return when all who could write a value up to ``upto`` are over, or after ``patience_s`` (``PATIENCE_S``).
 
     relations: oids of the sequences and tables of a cursor that takes its numbers from sequences; None for
     any other cursor. What is read must be read in a snapshot taken after this.
@@ -103,6 +105,7 @@ def wait_for_writers(rows: Rows, upto: str, relations: Sequence[int] | None, pat
     def look() -> tuple[Open, ...]:
         return tuple(Open(str(name), pid, since, relations is None) for name, pid, since in rows(statement))
 
+    patience_s = PATIENCE_S if patience_s is None else patience_s
     left, end, (pause, most) = look(), time.monotonic() + patience_s, _PAUSE_S
     while left and time.monotonic() < end:
         time.sleep(pause)
