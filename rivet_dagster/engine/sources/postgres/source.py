@@ -82,13 +82,13 @@ class PostgresSource:
 
         While the server looks into its catalog, a thread opens connections for ``readers`` and then
         does what is to be done ``meanwhile``."""
-        with self.faults():
+        with contextlib.ExitStack() as opened, self.faults():
+            opened.callback(self.connector.close)
             planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
-        try:
+            opened.callback(planner.close)
+            kept = opened.pop_all()
+        with kept:
             yield planner
-        finally:
-            planner.close()
-            self.connector.close()
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:

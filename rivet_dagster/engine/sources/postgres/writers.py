@@ -91,7 +91,7 @@ Rows = Callable[[str], list[tuple[Any, ...]]]
 def wait_for_writers(
     rows: Rows, upto: str, relations: Sequence[int] | None, patience_s: float | None = None
 ) -> Cap:
-    """Return when all who could write a value up to ``upto`` are over, or after ``patience_s`` (``PATIENCE_S``).
+    """Return when all who could write a value up to ``upto`` are over, or when the patience is.
 
     relations: oids of the sequences and tables of a cursor that takes its numbers from sequences; None for
     any other cursor. What is read must be read in a snapshot taken after this.
