@@ -100,12 +100,14 @@ class PostgresSource:
 
         While the server looks into its catalog, a thread opens connections for ``readers`` and then
         does what is to be done ``meanwhile``."""
-        with self.faults():
-            planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
         try:
-            yield planner
+            with self.faults():
+                planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
+            try:
+                yield planner
+            finally:
+                planner.close()
         finally:
-            planner.close()
             self.connector.close()
 
     @contextlib.contextmanager
