@@ -108,7 +108,7 @@ def refused(export_name: str, error: RivetError) -> dict[str, Any]:
 def preview(engine: Engine, name: str) -> Preview:
     """Plan a fresh run of ``name``; nothing is written and no lease is taken. Raises as planning does."""
     export = engine.export(name)
-    cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
+    cursor = engine.state.cursor(name, engine.prefix(export)) if export.accumulates else None
     with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
         require_gate_columns(export, planner.facts.columns)
         plan = plan_export(

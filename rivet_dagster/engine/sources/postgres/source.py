@@ -11,7 +11,6 @@ from datetime import date
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError, TransientError
 from rivet_dagster.engine.plan.units import WorkUnit
@@ -26,19 +25,17 @@ from rivet_dagster.engine.sources.base import (
 from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.facts import source_facts
-from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import PostgresReader
-from rivet_dagster.engine.sources.postgres.shape import Shape, described
+from rivet_dagster.engine.sources.postgres.shape import Shape, described, read_columns
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.sources.postgres.watch import PostgresWatch
 from rivet_dagster.engine.types.aggregates import Aggregates
 from rivet_dagster.engine.types.decision import Column
-from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text, needs_server_text
 
 CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
 
@@ -49,20 +46,6 @@ _SAMPLE_PAGES = 300
 _WALKED_ROWS = 200_000  # entries of an index in one statement
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
-
-
-def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
-    """The columns as they are read for the format: CSV takes some values as the server's text."""
-    if file_format != "csv":
-        return columns
-    return tuple(
-        as_server_hex(c, Wire.TEXT)
-        if pa.types.is_binary(c.arrow)
-        else as_server_text(c, Wire.TEXT)
-        if needs_server_text(c)
-        else c
-        for c in columns
-    )
 
 
 class PostgresSource:
@@ -100,15 +83,11 @@ class PostgresSource:
 
         While the server looks into its catalog, a thread opens connections for ``readers`` and then
         does what is to be done ``meanwhile``."""
-        try:
+        with contextlib.closing(self.connector):
             with self.faults():
                 planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
-            try:
+            with contextlib.closing(planner):
                 yield planner
-            finally:
-                planner.close()
-        finally:
-            self.connector.close()
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -129,7 +108,7 @@ class PostgresSource:
         order = ReadOrder(
             self.export,
             planner.origin,
-            _read_columns(planner.facts.columns, file_format),
+            read_columns(planner.facts.columns, file_format),
             planner.shape(file_format),
             options,
             planner.snapshot_id(),
@@ -144,7 +123,7 @@ class PostgresSource:
         return PostgresWatch(self.connector, weighs=weighs)
 
     def file_columns(self, columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
-        return _read_columns(columns, file_format)
+        return read_columns(columns, file_format)
 
 
 def _prepare(connector: PostgresConnector, readers: int, meanwhile: Callable[[], None] | None) -> None:
@@ -201,7 +180,7 @@ class PostgresPlanner:
 
     def shape(self, file_format: str) -> Shape:
         """Of the read, as the server's parser sees it now."""
-        columns = _read_columns(self.facts.columns, file_format)
+        columns = read_columns(self.facts.columns, file_format)
         with self._asking():
             found = described(self._connection.pgconn, columns, self._from())
             attnums = {(table, i): number for i, (table, number) in enumerate(found.places)}
