@@ -16,10 +16,15 @@ _EXTRA: Final = {
 }
 
 
-def executor_of(config: RivetConfig) -> dg.ExecutorDefinition:
-    """Raises ConfigError when its package is not installed, or its config is not what it takes."""
+def executor_of(
+    config: RivetConfig, default: dg.ExecutorDefinition | None = None
+) -> dg.ExecutorDefinition | None:
+    """The one that the config names, else ``default``.
+
+    Raises ConfigError when its package is not installed, or its config is not what it takes.
+    """
     if not config.dagster.executor:
-        return dg.multiprocess_executor
+        return default
     ((name, settings),) = config.dagster.executor.items()
     executor = _named(config, name)
     if not settings:

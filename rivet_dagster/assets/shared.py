@@ -34,7 +34,7 @@ class GuestConfig(dg.Config):
 
 
 def shared_job(
-    assets: "ExportAssets", rivet: RivetResource, executor: dg.ExecutorDefinition
+    assets: "ExportAssets", rivet: RivetResource, executor: dg.ExecutorDefinition | None
 ) -> dg.JobDefinition:
     """rivet: bound here, or Dagster would rebuild every sensor that names the job."""
     names, workers = assets.names, assets.export.dagster.workers

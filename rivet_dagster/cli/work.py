@@ -23,7 +23,8 @@ def work(path: str, params: Options, name: str, wait: int) -> None:
 
     Goes on as its lead when the lead is gone without a word.
     """
-    from rivet_dagster.cli.run import outcome_line, run_one
+    from rivet_dagster.cli.run import entry_line, run_one
+    from rivet_dagster.engine.results import run_entry
     from rivet_dagster.engine.run.events import AlreadyAppliedError, RunNote, UnitCommitted, UnitFailed
     from rivet_dagster.engine.run.guest import Guest, assist
 
@@ -49,7 +50,7 @@ def work(path: str, params: Options, name: str, wait: int) -> None:
                 outcome = run_one(engine, name, plan, lock_wait=0)
             except AlreadyAppliedError:
                 return
-            click.echo(outcome_line(outcome))
+            click.echo(entry_line(run_entry(outcome)))
 
         joined = assist(Guest(engine, engine.export(name)), wait_s=wait, tell=tell, lead=lead)
     click.echo(f"{name}: {done} units, {rows} rows done here" if joined else f"{name}: no run to join")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from rivet_dagster.engine.errors import (
     REGISTRY,
+    CrashedError,
     IntegrityError,
     InternalError,
     RefusalError,
@@ -96,6 +97,6 @@ def error_of(record: Mapping[str, Any] | None) -> RivetError:
     """The error that the state's error object was made of; its message is in the other process's log."""
     record = record or {}
     if record.get("code") not in REGISTRY:
-        return TransientError("the worker of a unit died without a word", code="RIVET_WORKER_LOST")
+        return CrashedError("each process that worked on the unit died without a word")
     kind = _KINDS.get(record["class"], InternalError)
     return kind("a unit failed in another process; its log has the message", code=record["code"])

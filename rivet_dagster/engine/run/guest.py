@@ -120,7 +120,7 @@ class Guest:
             new_reader = source.readers(planner, options.format, reading, snapshot=invited.snapshot)
             facts = planner.facts
         use_lean_pool()
-        store = FencedStore(engine.store(run.prefix), export.name, keeper.verify)
+        store = FencedStore(engine.store(export, run.prefix), export.name, keeper.verify)
         store.prepare()
         order = work_order(
             engine,

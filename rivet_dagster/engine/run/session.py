@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.errors import IntegrityError, RivetError, UsageError, error_object, representative
@@ -21,7 +21,7 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPl
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
-from rivet_dagster.engine.run.order import work_order
+from rivet_dagster.engine.run.order import load_the_rest, work_order
 from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.recorded import (
     carried_events,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.finalize import Finalizer
     from rivet_dagster.engine.run.sealed import SealedPlan
+
+_READERS_AHEAD = 1
 
 
 class Session:
@@ -117,6 +119,8 @@ class Session:
                 require_open(self.engine.state, going_on)
             self._open_source()
             identity = self.engine.config.source.identity()
+            if other := self.engine.state.shared_with:
+                self._notes.append(f"the state beside the config is also that of {other}")
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
             self._sealed = sealed
             if sealed is not None:
@@ -153,8 +157,6 @@ class Session:
         store.unmark({u.folder for u in plan.units if u.index in plan.outstanding})
         fault_point("after_marker_removed")
         use_lean_pool()
-        # what the end needs is loaded while the workers wait for their first rows
-        threading.Thread(target=_load_the_end, daemon=True).start()
         pool = WorkerPool(self._work_order(plan))
         try:
             yield from self._events(pool, plan)
@@ -212,8 +214,11 @@ class Session:
         """Open the planning connection, and fix now what the readers will hold the source to."""
         source = self.engine.source(self.export)
         snapshot = self.export.reads_one_snapshot
-        planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         options = write_options(self.export)
+        opened = source.planner(
+            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: load_the_rest(options)
+        )
+        planner = self._planner = self._stack.enter_context(opened)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
         self._new_reader = source.readers(planner, options.format, reading)
         found = planner.facts.columns
@@ -254,7 +259,7 @@ class Session:
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
     def _store(self, prefix: str) -> FencedStore:
-        return FencedStore(self.engine.store(prefix), self.export.name, self.keeper.verify)
+        return FencedStore(self.engine.store(self.export, prefix), self.export.name, self.keeper.verify)
 
     def _continue_open_run(self, only: Collection[str] | None, *, fresh: bool) -> RunPlan | None:
         state = self.engine.state
@@ -313,7 +318,7 @@ class Session:
     ) -> RunPlan | None:
         """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        at = self.engine.store
+        at = partial(self.engine.store, self.export)
         found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
         if isinstance(found, str):
             if repair and self.export.accumulates:  # a new run would go on after the rows in question
@@ -322,7 +327,7 @@ class Session:
             return None
         self._look_for_drift()
         base, self._cursor = found.base, found.window
-        prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
+        prefix = self.engine.prefix(self.export) if base is None else base.prefix
         header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
         state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
         self._header = header
@@ -336,7 +341,7 @@ class Session:
             sealed.refuse_applied(state)
         if self._going_on is not None:  # so may it, and another one was not asked for
             require_open(state, self._going_on)
-        prefix = str(self.engine.prefix(self.export)) if sealed is None else sealed.prefix
+        prefix = self.engine.prefix(self.export) if sealed is None else sealed.prefix
         stream = f"{identity}/{planner.facts.stream}"
         cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
@@ -411,7 +416,3 @@ class Session:
             pace=self._pace,
             decisions=self._decisions,
         )
-
-
-def _load_the_end() -> None:
-    import rivet_dagster.engine.run.finalize  # noqa: F401
