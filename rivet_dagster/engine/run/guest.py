@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rivet_dagster.engine.errors import BusyError, RefusalError, representative
 from rivet_dagster.engine.memory import use_lean_pool
 from rivet_dagster.engine.run.added import added_columns
-from rivet_dagster.engine.run.events import RunEvent
+from rivet_dagster.engine.run.events import RunEvent, RunNote
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.options import plan_hash, read_options, write_options
 from rivet_dagster.engine.run.order import work_order
@@ -76,7 +76,9 @@ class Guest:
             yield from pool.events()
         if pool.errors:
             error = representative(pool.errors)
-            if pool.broke_off and error.code != "RIVET_STATE_LEASE_LOST":
+            if error.code == "RIVET_STATE_LEASE_LOST":
+                yield RunNote(f"{error.message}; what was under way here does not count")
+            elif pool.broke_off:
                 raise error
 
     def await_end(self, invited: Invitation) -> Ending:
