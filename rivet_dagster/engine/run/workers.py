@@ -225,7 +225,7 @@ class WorkerPool:
 
         def verify() -> None:
             order.keeper.check()
-            order.state.confirm_claim(claim, order.keeper.lease)
+            self._patiently(lambda: order.state.confirm_claim(claim, order.keeper.lease))
 
         sink = UnitSink(
             order.store.guarded(verify),
