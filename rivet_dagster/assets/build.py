@@ -34,6 +34,7 @@ def build_rivet_definitions(
     """
     config = _config(config_path_or_config, params)
     translator = translator or RivetDagsterTranslator()
+    rivet = RivetResource.with_state_url(state_url)
     assets = [export_assets(config, export, translator) for export in config.exports]
     jobs = {a.export.name: export_job(a) for a in assets}
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
@@ -43,14 +44,14 @@ def build_rivet_definitions(
         asset_checks=[build_reconcile_check(a) for a in assets],
         jobs=[
             *jobs.values(),
-            all_job(assets),
+            all_job(assets, rivet),
             *(validate_job(a) for a in assets),
             *(reconcile_job(a) for a in assets),
             *(repair_job(a) for a in assets),
         ],
         schedules=[schedule for schedule in schedules if schedule is not None],
         sensors=[stale_runs_sensor(config, assets, list(jobs.values()), running=reaper), *sensors],
-        resources={"rivet": RivetResource.with_state_url(state_url)},
+        resources={"rivet": rivet},
         # for what is materialized without a job: one process a step, so that a step can be ended
         executor=dg.multiprocess_executor,
     )
