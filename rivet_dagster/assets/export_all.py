@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 from dagster._core.events import DagsterEvent, EngineEventData
 
 from rivet_dagster.assets._internal import retries_config, retry_mode
-from rivet_dagster.engine.errors import RivetError, crashed_object
+from rivet_dagster.assets.failure import tell
+from rivet_dagster.assets.reaper import holder_of
+from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.packing import Packer, budget_of, in_order, needs
-from rivet_dagster.engine.results import Aggregate, without_messages
+from rivet_dagster.engine.results import Aggregate, blank_entry, unit_facts, without_messages
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import PlanOrchestrationContext
@@ -20,11 +23,11 @@ if TYPE_CHECKING:
     from rivet_dagster.assets.executor import Packing, Summary
     from rivet_dagster.assets.exports import ExportAssets
     from rivet_dagster.assets.resources import RivetResource
+    from rivet_dagster.engine.run.engine import Engine
 
 #: Exports at a time unless the launch says otherwise: while one waits for the disk, another works.
 MAX_CONCURRENT: Final = (os.cpu_count() or 1) + 1
 _LISTED: Final = 500
-_TOLD: Final = ("export_name", "status", "run_id", "rows", "duration_ms", "skip_reason")
 
 
 def packed_executor(assets: Sequence[ExportAssets], rivet: RivetResource) -> dg.ExecutorDefinition:
@@ -72,49 +75,42 @@ def _summary(assets: Sequence[ExportAssets], rivet: RivetResource) -> Summary:
     def summary(
         context: PlanOrchestrationContext,
         entries: Mapping[str, dict[str, Any] | None],
-        failed: frozenset[str],
-        started: Any,
+        died: frozenset[str],
+        began: datetime,
     ) -> Iterator[DagsterEvent]:
         config = assets[0].config
-        total = Aggregate(str(config.path), "packed", started)
-        for step, entry in entries.items():
-            if step in by_step:
-                total.entries.append(entry or untold(by_step[step], died=step in failed))
-        record = without_messages(total.ended())
-        kept = "kept in the state"
+        total = Aggregate(str(config.path), "packed", began)
         try:
             with rivet.engine(config) as engine:
+                for step, entry in entries.items():
+                    if step in by_step:
+                        total.entries.append(
+                            entry or _untold(engine, by_step[step], context.run_id, died=step in died)
+                        )
+                record = without_messages(total.ended())
                 engine.state.record_aggregate(record)
-        except RivetError as error:
-            kept = f"not kept in the state ({error.code})"
+        except RivetError as error:  # the runs are what they are without this line about them
+            tell(error)
+            return
         text = (
             f"{record.total_exports} exports: {record.success_count} succeeded, {record.failed_count} failed,"
-            f" {record.skipped_count} skipped; {record.total_rows} rows; {kept} as {record.run_aggregate_id}"
+            f" {record.skipped_count} skipped; {record.total_rows} rows ({record.run_aggregate_id})"
         )
-        listed = [_line(entry) for entry in record.details[:_LISTED]]
         metadata: dict[str, Any] = {
             "run_aggregate_id": record.run_aggregate_id,
-            "exports": dg.MetadataValue.json(listed),
+            "exports": dg.MetadataValue.json([unit_facts(entry) for entry in record.details[:_LISTED]]),
         }
         yield DagsterEvent.engine_event(context, text, EngineEventData(metadata))
 
     return summary
 
 
-def untold(assets: ExportAssets, *, died: bool) -> dict[str, Any]:
+def _untold(engine: Engine, assets: ExportAssets, run_id: str, *, died: bool) -> dict[str, Any]:
     """The entry of an export whose process said nothing: it died, or never had the step."""
-    from rivet_dagster.engine.results import blank_entry
+    from rivet_dagster.engine.run.crashed import record_crash
 
-    entry = blank_entry(assets.export.name, "failed" if died else "skipped", mode=assets.export.mode)
+    export = assets.export
     if died:
-        return {**entry, "error": crashed_object()}
-    return {**entry, "skip_reason": "the run ended before it began"}
-
-
-def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What the event log gets of an entry: no text of an error."""
-    line = {
-        key: entry[key] for key in ("export_name", "status", "run_id", "rows", "duration_ms", "skip_reason")
-    }
-    error = entry["error"]
-    return line if error is None else {**line, "class": error["class"], "code": error["code"]}
+        return record_crash(engine, export.name, holder_of(run_id))
+    reason = "the run ended before it began"
+    return {**blank_entry(export.name, "skipped", mode=export.mode), "skip_reason": reason}

@@ -54,8 +54,8 @@ class Need:
     measured: bool = False
 
     @property
-    def order(self) -> tuple[int, float, str]:
-        return (_LAST_WAVE if self.wave is None else self.wave, -self.seconds, self.name)
+    def order(self) -> tuple[int, float]:
+        return (_LAST_WAVE if self.wave is None else self.wave, -self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def budget_of(config: RivetConfig) -> Budget:
 
 
 def in_order(needs: Iterable[Need]) -> list[Need]:
-    """By wave (those without one last), then the longest first."""
+    """By wave (those without one last), then the longest first; equal ones stay as they come."""
     return sorted(needs, key=lambda need: need.order)
 
 

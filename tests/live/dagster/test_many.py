@@ -175,7 +175,7 @@ def test_a_killed_process_fails_its_export_and_the_sum_lists_them_all(many: Proj
     run = export_all(many, 1, RIVET_TEST_CRASH_AT="after_unit_commit:2")
     assert run.status == dg.DagsterRunStatus.FAILURE
     last = aggregate(many)
-    entries = {entry["export_name"]: entry for entry in last["details"]}
+    entries = {entry["export_name"]: entry for entry in last["per_export"]}
     assert entries.keys() == ROWS.keys()
     crashed = [name for name, e in entries.items() if e["error"] and e["error"]["class"] == "crashed"]
     assert crashed, "several processes live long enough for a second export"
@@ -192,7 +192,7 @@ def test_a_killed_process_fails_its_export_and_the_sum_lists_them_all(many: Proj
         for e in many.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
         if e.dagster_event and "exports" in e.dagster_event.engine_event_data.metadata
     ]
-    assert {entry["export_name"] for entry in json.loads(json.dumps(line.value))} == ROWS.keys()
+    assert {entry["export"] for entry in json.loads(json.dumps(line.value))} == ROWS.keys()
     again = export_all(many.write(config([name for name in ROWS if name != "other"])))
     assert again.status == dg.DagsterRunStatus.SUCCESS
     assert all(many.rows(name) == rows for name, rows in ROWS.items() if name != "other")
