@@ -18,6 +18,7 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, EngineEventData
 from dagster._utils.concurrency import ConcurrencyKeyInfo
@@ -25,6 +26,49 @@ from dagster_shared.error import SerializableErrorInfo
 
 #: What ``define_asset_job`` returns; Dagster exports the function and not its type.
 AssetJob = UnresolvedAssetJobDefinition
+
+
+class _NearJob(UnresolvedAssetJobDefinition):
+    def resolve(
+        self,
+        asset_graph: AssetGraph,
+        default_executor_def: dg.ExecutorDefinition | None = None,
+        resource_defs: Mapping[str, dg.ResourceDefinition] | None = None,
+    ) -> dg.JobDefinition:
+        return super().resolve(self._near(asset_graph), default_executor_def, resource_defs)
+
+    def _near(self, graph: AssetGraph) -> AssetGraph:
+        """The assets and checks that are selected, and what they depend on or check."""
+        near = {graph.assets_def_for_key(key) for key in self.selection.resolve_checks(graph)}
+        near |= {graph.assets_def_for_key(key) for key in self.selection.resolve(graph)}
+        checks = {key: assets for assets in near for key in assets.check_keys}
+        keys = {key for assets in near for key in assets.keys} | {key.asset_key for key in checks}
+        keys |= {parent for key in keys if graph.has(key) for parent in graph.get(key).parent_keys}
+        nodes = {key: graph.get(key) for key in sorted(keys) if graph.has(key)}
+        return AssetGraph(nodes, checks)
+
+
+def near_job(job: AssetJob) -> AssetJob:
+    """``job``, resolved in a graph of its own assets and what they depend on.
+
+    Dagster resolves each asset job by looking at every asset of the location; with 300 exports and three
+    such jobs for each that is most of the time a location takes to load. A launch that narrows the job
+    narrows it within that graph.
+    """
+    return _NearJob(
+        name=job.name,
+        selection=job.selection,
+        config=job.config,
+        description=job.description,
+        tags=job.tags,
+        run_tags=job.run_tags,
+        metadata=job.metadata,
+        executor_def=job.executor_def,
+        hooks=job.hooks,
+        op_retry_policy=job.op_retry_policy,
+        owners=job.owners,
+    )
+
 
 _PR_SET_PDEATHSIG = 1
 _STEP_CHILD_MODULE = "dagster._core.executor.child_process_executor"

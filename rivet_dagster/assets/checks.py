@@ -15,7 +15,7 @@ from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tel
 from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.naming import RECONCILE, RECONCILE_CHUNKS, VALIDATE
 from rivet_dagster.assets.reaper import holder_of
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.resources import RivetResource, schema_of
 from rivet_dagster.engine.errors import as_rivet_error
 
 if TYPE_CHECKING:
@@ -110,11 +110,17 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
             ),
         ]
 
-    @dg.multi_asset_check(name=assets.names.reconcile_op, specs=specs, can_subset=True, pool=assets.pool)
-    def reconcile(
-        context: dg.AssetCheckExecutionContext, config: ReconcileConfig, rivet: RivetResource
-    ) -> Iterator[dg.AssetCheckResult]:
-        report = _reconcile(context.op_execution_context, assets, rivet, config)
+    @dg.multi_asset_check(
+        name=assets.names.reconcile_op,
+        specs=specs,
+        can_subset=True,
+        pool=assets.pool,
+        config_schema=schema_of(ReconcileConfig),
+        required_resource_keys={"rivet"},
+    )
+    def reconcile(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        op = context.op_execution_context
+        report = _reconcile(op, assets, op.resources.rivet, ReconcileConfig(**op.op_config))
         _log_chunks(context, assets, report)
         for key in context.selected_asset_check_keys:
             yield _summary(key, report)

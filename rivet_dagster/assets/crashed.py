@@ -13,6 +13,7 @@ from rivet_dagster.assets._internal import AssetJob, process_died, report_step_e
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.failure import failure_text, tell
 from rivet_dagster.assets.launcher import launched_by
+from rivet_dagster.assets.naming import of_location
 from rivet_dagster.assets.reaper import IN_PROGRESS, Watched, holder_of, latest_events
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.config import RivetConfig
@@ -91,11 +92,12 @@ def crashed_runs_sensor(
     jobs: Sequence[AssetJob],
     *,
     running: bool,
+    name: str | None = None,
 ) -> dg.SensorDefinition:
     """Tells of each step of a failed run whose process died, and asks once for a run that goes on."""
 
     @dg.run_failure_sensor(
-        name=CRASHED_RUNS,
+        name=of_location(CRASHED_RUNS, name),
         request_jobs=list(jobs),
         minimum_interval_seconds=_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,

@@ -178,7 +178,7 @@ class ExportRun:
             plan = session.plan(only=only, fresh=fresh, repair=repair)
             self.run_id = plan.run_id
             self._register(plan)
-            self._execute(session, plan, engine.store(session.header.prefix).uri())
+            self._execute(session, plan, engine.store(session.export, session.header.prefix).uri())
             if self.errors:
                 self._mark_failed(plan)
                 raise worst(self.errors)
@@ -266,7 +266,7 @@ class ExportRun:
         """By default the cheap depth: marker, manifest, presence and size of each part; it reads none."""
         from rivet_dagster.engine.verify.validate import validate_prefix
 
-        store = session.engine.store(session.header.prefix)
+        store = session.engine.store(session.export, session.header.prefix)
         name = self.assets.export.name
         report = validate_prefix(store, outcome.prefix_uri, depth=self.depth or "sample", export_name=name)
         if outcome.status != "skipped" or report.manifest_found:

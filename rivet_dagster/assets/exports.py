@@ -12,7 +12,7 @@ from rivet_dagster.assets.gates import gate_specs
 from rivet_dagster.assets.naming import RECONCILE, VALIDATE, ExportNames
 from rivet_dagster.assets.partitions import chunk_partitions
 from rivet_dagster.assets.pools import pool_of
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.resources import schema_of
 from rivet_dagster.assets.translator import RivetDagsterTranslator
 from rivet_dagster.config import ExportConfig, RivetConfig, Tuning
 
@@ -118,14 +118,15 @@ def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=assets.pool,
         op_tags={"rivet/export": assets.names.base},
+        config_schema=schema_of(RunConfig),
+        required_resource_keys={"rivet"},
     )
-    def run(
-        context: dg.AssetExecutionContext, config: RunConfig, rivet: RivetResource
-    ) -> Iterator[StepResult]:
+    def run(context: dg.AssetExecutionContext) -> Iterator[StepResult]:
+        config = RunConfig(**context.op_execution_context.op_config)
         yield from run_export(
             context,
             assets,
-            rivet,
+            context.resources.rivet,
             lock_wait=config.lock_wait,
             fresh=config.fresh,
             depth=config.depth.value if config.depth else None,

@@ -10,7 +10,7 @@ from rivet_dagster.assets.checks import RowDepth
 from rivet_dagster.assets.execution import ExportRun
 from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.reaper import holder_of
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.resources import RivetResource, schema_of
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.exports import ExportAssets
@@ -41,10 +41,12 @@ def repair_job(assets: "ExportAssets") -> dg.JobDefinition:
         pool=assets.pool,
         tags={"rivet/export": assets.names.base},
         description="Shows what would be run again; with `execute: true` runs it.",
+        config_schema=schema_of(RepairConfig),
+        required_resource_keys={"rivet"},
     )
-    def repair(context: dg.OpExecutionContext, config: RepairConfig, rivet: RivetResource) -> None:
+    def repair(context: dg.OpExecutionContext) -> None:
         die_with_parent()
-        run_repair(context, assets, config, rivet)
+        run_repair(context, assets, RepairConfig(**context.op_config), context.resources.rivet)
 
     @dg.job(
         name=assets.names.repair_job,

@@ -1,7 +1,8 @@
 """The Dagster resource that opens the engine, late: nothing is read before a run needs it."""
 
 import os
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -12,6 +13,16 @@ from rivet_dagster.engine.redact import register_secret
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
+
+
+@cache
+def schema_of(config: type[dg.Config]) -> dict[str, Any]:
+    """The schema of a step's config, made once for the steps of all exports.
+
+    A step that takes its config and its resource as parameters has both inferred again for each export,
+    which is a fifth of the time in which 300 of them load.
+    """
+    return dict(config.to_fields_dict())
 
 
 class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -30,6 +41,12 @@ class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         resource = cls(**fields)
         resource._state_url = state_url
         return resource
+
+    @classmethod
+    @cache
+    def of_environment(cls) -> "RivetResource":
+        """The one that reads the environment; the same object each time, so that definitions merge."""
+        return cls()
 
     def state_url(self) -> str | None:
         """Explicit URL, else the environment's, else None. Its password is registered as a secret."""

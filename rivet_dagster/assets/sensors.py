@@ -13,6 +13,7 @@ from rivet_dagster.assets.crashed import REAPED, report_crashes, resumable, resu
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.failure import failure_text, tell
 from rivet_dagster.assets.launcher import launched_by
+from rivet_dagster.assets.naming import of_location
 from rivet_dagster.assets.reaper import ACTIVE, Reaped, Watched, reap
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.config import RivetConfig
@@ -78,11 +79,12 @@ def stale_runs_sensor(
     jobs: Sequence[AssetJob],
     *,
     running: bool,
+    name: str | None = None,
 ) -> dg.SensorDefinition:
     """Ends stale runs and asks once for a run that resumes each of their exports."""
 
     @dg.sensor(
-        name=STALE_RUNS,
+        name=of_location(STALE_RUNS, name),
         jobs=list(jobs),
         minimum_interval_seconds=_STALE_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,

@@ -73,7 +73,12 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, validate_by_name=True, validate_by_alias=True
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        defer_build=True,  # the whole file has one validator; those of its sections would never be used
     )
 
     def problems(self, context: Context) -> Iterator[Problem]:

@@ -112,6 +112,10 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_VERSION_UNSUPPORTED": CodeEntry("environment", "Use PostgreSQL 12 or newer."),
     "RIVET_DEST_FULL": CodeEntry("environment", "Free space at the destination, then run again."),
     "RIVET_DEST_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the destination."),
+    "RIVET_DEST_NOT_FOUND": CodeEntry("environment", "Make the bucket or container, or correct its name."),
+    "RIVET_DEST_AUTH_FAILED": CodeEntry(
+        "environment", "Give the process credentials that the destination accepts."
+    ),
     "RIVET_CLI_OUTPUT_UNWRITABLE": CodeEntry("environment", "Name a file that can be written."),
     "RIVET_STATE_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the state."),
     "RIVET_STATE_CORRUPT": CodeEntry(
@@ -184,8 +188,11 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("transient", "Run again: the plan is made from the new shape."),
     "RIVET_SOURCE_SNAPSHOT_LOST": CodeEntry("transient", "Nothing: the next attempt plans afresh."),
     "RIVET_DEST_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again."),
+    "RIVET_DEST_CONFLICT": CodeEntry(
+        "transient", "Nothing: it is tried again. If it repeats, look for another writer of the prefix."
+    ),
     "RIVET_DEST_CONTENT_DIFFERS": CodeEntry(
-        "transient", "Nothing: the unit is written again. If it repeats, examine the destination's disk."
+        "transient", "Nothing: the unit is written again. If it repeats, examine the destination."
     ),
     # internal
     "RIVET_INTERNAL": CodeEntry("internal", "Report it with the run id."),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
 
 _SHOWN = 10
+_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,9 @@ def refused(export_name: str, error: RivetError) -> dict[str, Any]:
 def preview(engine: Engine, name: str) -> Preview:
     """Plan a fresh run of ``name``; nothing is written and no lease is taken. Raises as planning does."""
     export = engine.export(name)
-    cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
+    cursor = engine.state.cursor(name, engine.prefix(export)) if export.accumulates else None
     with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
+        planner.patience_s = _PATIENCE_S
         require_gate_columns(export, planner.facts.columns)
         plan = plan_export(
             export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)

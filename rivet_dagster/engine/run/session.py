@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
@@ -24,7 +24,7 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPl
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
-from rivet_dagster.engine.run.order import work_order
+from rivet_dagster.engine.run.order import load_the_rest, work_order
 from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.recorded import (
     carried_events,
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.finalize import Finalizer
     from rivet_dagster.engine.run.sealed import SealedPlan
+
+_READERS_AHEAD = 1
 
 
 class Session:
@@ -149,8 +151,6 @@ class Session:
                 store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
         use_lean_pool()
-        # what the end needs is loaded while the workers wait for their first rows
-        threading.Thread(target=_load_the_end, daemon=True).start()
         pool = WorkerPool(self._work_order(plan))
         try:
             yield from pool.events()
@@ -195,8 +195,11 @@ class Session:
         """Open the planning connection, and fix now what the readers will hold the source to."""
         source = self.engine.source(self.export)
         snapshot = self.export.reads_one_snapshot
-        planner = self._planner = self._stack.enter_context(source.planner(snapshot=snapshot))
         options = write_options(self.export)
+        opened = source.planner(
+            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: load_the_rest(options)
+        )
+        planner = self._planner = self._stack.enter_context(opened)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
         self._new_reader = source.readers(planner, options.format, reading)
         found = planner.facts.columns
@@ -237,7 +240,7 @@ class Session:
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
     def _store(self, prefix: str) -> FencedStore:
-        return FencedStore(self.engine.store(prefix), self.export.name, self.keeper.verify)
+        return FencedStore(self.engine.store(self.export, prefix), self.export.name, self.keeper.verify)
 
     def _require_plan(self) -> RunPlan:
         if self._plan is None:
@@ -308,7 +311,7 @@ class Session:
     ) -> RunPlan | None:
         """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        at = self.engine.store
+        at = partial(self.engine.store, self.export)
         found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
         if isinstance(found, str):
             if repair and self.export.accumulates:  # a new run would go on after the rows in question
@@ -317,7 +320,7 @@ class Session:
             return None
         self._look_for_drift()
         base, self._cursor = found.base, found.window
-        prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
+        prefix = self.engine.prefix(self.export) if base is None else base.prefix
         header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
         state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
         self._header = header
@@ -329,7 +332,7 @@ class Session:
         state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
         if sealed is not None:  # an open run of it may have been completed just now
             sealed.refuse_applied(state)
-        prefix = str(self.engine.prefix(self.export)) if sealed is None else sealed.prefix
+        prefix = self.engine.prefix(self.export) if sealed is None else sealed.prefix
         stream = f"{identity}/{planner.facts.stream}"
         cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
@@ -413,7 +416,3 @@ class Session:
             pace=self._pace,
             decisions=self._decisions,
         )
-
-
-def _load_the_end() -> None:
-    import rivet_dagster.engine.run.finalize  # noqa: F401

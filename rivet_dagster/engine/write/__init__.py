@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rivet_dagster.engine.types.decision import Column
 from rivet_dagster.engine.write.base import PartWriter, WriteOptions
-from rivet_dagster.engine.write.parquet import ParquetPartWriter
 
 
 def new_part_writer(path: Path, columns: Sequence[Column], options: WriteOptions) -> PartWriter:
     """A writer of the options' format at ``path``."""
+    return load_writer(options)(path, columns, options)
+
+
+def load_writer(options: WriteOptions) -> Callable[[Path, Sequence[Column], WriteOptions], PartWriter]:
+    """The writer of the options' format; each loads what it needs of Arrow, which takes up to 0.1 s."""
     if options.format == "csv":
-        # pyarrow.compute costs 0.1 s to import, and only CSV needs it
         from rivet_dagster.engine.write.csv import CsvPartWriter
 
-        return CsvPartWriter(path, columns)
-    return ParquetPartWriter(path, columns, options)
+        return lambda path, columns, _: CsvPartWriter(path, columns)
+    from rivet_dagster.engine.write.parquet import ParquetPartWriter
+
+    return ParquetPartWriter

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
+from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.sources.postgres.quote import quote_literal
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import TEXT_SETTINGS
@@ -30,6 +32,7 @@ PINNED: dict[str, str] = {
 #: How long a transaction of ours may be left alone. Whatever is alive asks something long before.
 IDLE_TIMEOUT_MS = 600_000
 _LOOKS = 4  # signs of life of a snapshot's holder in that time
+_SPARE_S = 5.0  # how long a connection opened ahead is taken for a living one
 _TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
 
 
@@ -66,12 +69,55 @@ class PostgresConnector:
     def __init__(self, kwargs: dict[str, Any], limits: SessionLimits) -> None:
         self._kwargs = kwargs
         self.limits = limits
+        self._spares: list[tuple[float, psycopg.Connection[Any]]] = []
+        self._lock = threading.Lock()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"PostgresConnector({self._kwargs.get('host')}:{self._kwargs.get('port')})"
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A new connection in autocommit mode. Raises the engine's errors."""
+        """A connection in autocommit mode, opened ahead or now. Raises the engine's errors."""
+        with self._lock:
+            opened, connection = self._spares.pop() if self._spares else (0.0, None)
+        if connection is not None:
+            if time.monotonic() - opened < _SPARE_S:
+                return connection
+            close(connection)
+        return self._open()
+
+    def open_ahead(self, count: int) -> None:
+        """Open connections for the next calls of ``connect``. What fails here, those will say."""
+        for _ in range(count):
+            try:
+                connection = self._open()
+            except RivetError:
+                return
+            with self._lock:
+                if not self._closed:
+                    self._spares.append((time.monotonic(), connection))
+                    continue
+            close(connection)
+
+    def prepare(self, count: int, meanwhile: Callable[[], None] | None) -> None:
+        """In a thread of its own: ``open_ahead``, and then what is to be done ``meanwhile``."""
+
+        def work() -> None:
+            self.open_ahead(count)
+            if meanwhile is not None:
+                meanwhile()
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def close(self) -> None:
+        """Close what was opened ahead and not taken."""
+        with self._lock:
+            self._closed = True
+            spares, self._spares = self._spares, []
+        for _, connection in spares:
+            close(connection)
+
+    def _open(self) -> psycopg.Connection[Any]:
         try:
             connection = psycopg.connect(
                 **{"connect_timeout": 15, **self._kwargs}, autocommit=True, prepare_threshold=None
@@ -154,8 +200,18 @@ class SnapshotHolder:
         #: held by whoever asks something on ``connection``
         self.turn = threading.RLock()
         self._over = threading.Event()
+        self._connector = connector
+        self._begin()
+        every_s = connector.limits.idle_timeout_ms / 1000 / _LOOKS
+        self._thread = threading.Thread(
+            target=self._keep, args=(every_s,), name="rivet-snapshot", daemon=True
+        )
+        if every_s:
+            self._thread.start()
+
+    def _begin(self) -> None:
         # planning resolves unqualified names, so the role's own search_path stays
-        self._transaction = connector.transaction(self._connection, search_path=None)
+        self._transaction = self._connector.transaction(self._connection, search_path=None)
         self._transaction.__enter__()
         try:
             row = self._connection.execute("SELECT pg_export_snapshot()").fetchone()
@@ -164,12 +220,14 @@ class SnapshotHolder:
             raise classify(error) from error
         assert row is not None
         self.snapshot = str(row[0])
-        every_s = connector.limits.idle_timeout_ms / 1000 / _LOOKS
-        self._thread = threading.Thread(
-            target=self._keep, args=(every_s,), name="rivet-snapshot", daemon=True
-        )
-        if every_s:
-            self._thread.start()
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """Without the snapshot, and with another one afterwards. Only before somebody reads from it."""
+        with self.turn:
+            self._transaction.__exit__(None, None, None)
+            yield
+            self._begin()
 
     def _keep(self, every_s: float) -> None:
         """Show the server that we are alive. When the transaction is gone, the next reader finds out."""
