@@ -42,7 +42,8 @@ class SourceFacts:
     unique_keys: NOT NULL unique single columns; composite_keys: several, in the order of their index.
     integer_columns, nullable (may hold NULL), indexed (an index begins with it): names.
     signature: changes when the columns do. origins: columns that the server fills, and how.
-    numbers: of the columns; one that takes the place of another of its name has its own.
+    numbers: of the columns; one that takes the place of another of its name has its own. in_order: columns
+    that the table's rows lie in the order of, nearly, as far as statistics tell.
     """
 
     schema: str | None
@@ -61,6 +62,7 @@ class SourceFacts:
     origins: Mapping[str, str] = field(default_factory=dict)
     analysed: bool = True
     numbers: tuple[int, ...] = ()
+    in_order: frozenset[str] = frozenset()
 
     @property
     def stream(self) -> str:

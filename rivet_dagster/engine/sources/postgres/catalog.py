@@ -120,6 +120,7 @@ class Relation:
     primary_key: tuple[str, ...]
     unique_keys: tuple[UniqueKey, ...]
     indexed: frozenset[str]
+    in_order: frozenset[str]
     origins: Mapping[str, str]
     leaves: tuple[LeafRelation, ...]
     server: ServerFacts
@@ -256,6 +257,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
             **found,
             "primary_key": tuple(found["primary_key"]),
             "indexed": frozenset(found["indexed"]),
+            "in_order": frozenset(found["in_order"]),
         },
         pages=sum(leaf.pages for leaf in leaves),
         bytes=sum(leaf.bytes for leaf in leaves),

@@ -54,4 +54,5 @@ def source_facts(
         origins=relation.origins,
         analysed=all(leaf.analysed for leaf in relation.leaves),
         numbers=relation.numbers,
+        in_order=relation.in_order,
     )
