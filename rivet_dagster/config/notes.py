@@ -82,7 +82,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "`chunk_dense`; the single integer primary key when absent.",
         "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "
         "stay together.",
-        "chunk_size": "Values of a range, or rows of a page by key.",
+        "chunk_size": "Values of a range, or rows of a page by key; unless it is set, ranges of a key that "
+        "the table lies in the order of are larger (16 to 48 MiB).",
         "chunk_size_memory_mb": "MB of a chunk, estimated from the table's size; needs `table`.",
         "chunk_count": "Number of ranges; wins over `chunk_size`.",
         "chunk_by_days": "UTC days of a range of a date or timestamp `chunk_column`.",
