@@ -76,6 +76,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "settle": "Leave rows alone until they are old enough.",
         "late_rows": "Also read rows up to this far below the watermark that were committed late: `1d` "
         "(addition of this project).",
+        "open_transactions": "What a cursor does about transactions that may bring rows below it: stop, or "
+        "go on and miss them (addition of this project).",
         "chunk_column": "Column to cut ranges of: integer, a date for `chunk_by_days`, any ordered one for "
         "`chunk_dense`; the single integer primary key when absent.",
         "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "
@@ -184,9 +186,11 @@ NOTES: Final[dict[str, dict[str, str]]] = {
     },
     "NotificationsConfig": {"slack": "A Slack channel."},
     "SlackConfig": {
-        "webhook_url": "Webhook. Prefer `webhook_url_env`.",
-        "webhook_url_env": "Variable with the webhook.",
-        "on": "Events that are told.",
+        "webhook_url": "Address of the webhook. Prefer `webhook_url_env`: who has the address can write.",
+        "webhook_url_env": "Environment variable that holds the address; read when a message is sent.",
+        "on": "What is told, one message a run: `failure` (of an export, a crash included), `schema_change` "
+        "(columns came, went or changed their type), `degraded` (it ended well with retries, values "
+        "replaced by NULL, or a check that did not pass). Default: all three.",
     },
     "LoadConfig": {
         "target": "Kind of warehouse.",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.place import open_store, prefix_of
-from rivet_dagster.engine.errors import UsageError
+from rivet_dagster.engine.errors import ConfigError, UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
@@ -45,8 +46,14 @@ class Engine:
     def state(self) -> StateStore:
         with self._lock:
             if self._state is None:
-                self._state = StateStore.open(self.state_location)
+                self._state = StateStore.open(self.state_location, source_identity=self._identity())
             return self._state
+
+    def _identity(self) -> str:
+        """Which source this is; "" where its address is not known here: what needs no source says nothing."""
+        with contextlib.suppress(ConfigError):
+            return self.config.source.identity()
+        return ""
 
     @property
     def state_location(self) -> StateLocation:

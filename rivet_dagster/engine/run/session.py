@@ -24,7 +24,7 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPl
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
-from rivet_dagster.engine.run.order import work_order
+from rivet_dagster.engine.run.order import load_the_rest, work_order
 from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.recorded import (
     carried_events,
@@ -39,8 +39,6 @@ from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
-from rivet_dagster.engine.write import load_writer
-from rivet_dagster.engine.write.base import WriteOptions
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -111,6 +109,8 @@ class Session:
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
+            if other := self.engine.state.shared_with:
+                self._notes.append(f"the state beside the config is also that of {other}")
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
             self._sealed = sealed
             if sealed is not None:
@@ -197,7 +197,7 @@ class Session:
         snapshot = self.export.reads_one_snapshot
         options = write_options(self.export)
         opened = source.planner(
-            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: _load_the_rest(options)
+            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: load_the_rest(options)
         )
         planner = self._planner = self._stack.enter_context(opened)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
@@ -416,9 +416,3 @@ class Session:
             pace=self._pace,
             decisions=self._decisions,
         )
-
-
-def _load_the_rest(options: WriteOptions) -> None:
-    """What a run needs after its plan."""
-    load_writer(options)
-    import rivet_dagster.engine.run.finalize  # noqa: F401

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError, TransientError
 from rivet_dagster.engine.plan.units import WorkUnit
@@ -23,11 +21,10 @@ from rivet_dagster.engine.sources.base import (
     SourceCapabilities,
     SourceFacts,
 )
-from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
+from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late, writers
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
-from rivet_dagster.engine.sources.postgres.facts import source_facts
-from rivet_dagster.engine.sources.postgres.kernel import Wire
-from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder
+from rivet_dagster.engine.sources.postgres.facts import require_readable, source_facts
+from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder, read_columns
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
@@ -38,7 +35,6 @@ from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.sources.postgres.watch import PostgresWatch
 from rivet_dagster.engine.types.aggregates import Aggregates
 from rivet_dagster.engine.types.decision import Column
-from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text, needs_server_text
 
 CAPABILITIES = SourceCapabilities(engine="postgres", exported_snapshot=True, page_ranges=True)
 
@@ -49,20 +45,6 @@ _SAMPLE_PAGES = 300
 _WALKED_ROWS = 200_000  # entries of an index in one statement
 _ENDLESS = {"date", "timestamp", "timestamptz"}
 _NAN = {"float4", "float8", "numeric"}
-
-
-def _read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
-    """The columns as they are read for the format: CSV takes some values as the server's text."""
-    if file_format != "csv":
-        return columns
-    return tuple(
-        as_server_hex(c, Wire.TEXT)
-        if pa.types.is_binary(c.arrow)
-        else as_server_text(c, Wire.TEXT)
-        if needs_server_text(c)
-        else c
-        for c in columns
-    )
 
 
 class PostgresSource:
@@ -100,13 +82,11 @@ class PostgresSource:
 
         While the server looks into its catalog, a thread opens connections for ``readers`` and then
         does what is to be done ``meanwhile``."""
-        with self.faults():
-            planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
-        try:
-            yield planner
-        finally:
-            planner.close()
-            self.connector.close()
+        with contextlib.closing(self.connector):
+            with self.faults():
+                planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
+            with contextlib.closing(planner):
+                yield planner
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
@@ -127,7 +107,7 @@ class PostgresSource:
         order = ReadOrder(
             self.export,
             planner.origin,
-            _read_columns(planner.facts.columns, file_format),
+            read_columns(planner.facts.columns, file_format),
             planner.shape(file_format),
             options,
             planner.snapshot_id(),
@@ -135,26 +115,23 @@ class PostgresSource:
             planner._server.in_recovery,
         )
         connector = self.connector
-        return lambda: PostgresReader(connector, order)
+        # planning may have taken another snapshot since
+        return lambda: PostgresReader(connector, replace(order, snapshot=planner.snapshot_id()))
 
     def watch(self, *, weighs: bool) -> PostgresWatch:
         """Nothing is connected before its first look."""
         return PostgresWatch(self.connector, weighs=weighs)
 
     def file_columns(self, columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
-        return _read_columns(columns, file_format)
-
-
-def _prepare(connector: PostgresConnector, readers: int, meanwhile: Callable[[], None] | None) -> None:
-    connector.open_ahead(readers)
-    if meanwhile is not None:
-        meanwhile()
+        return read_columns(columns, file_format)
 
 
 class PostgresPlanner:
     """Answers what planning asks, inside one transaction, which lives as long as the run needs it."""
 
     capabilities = CAPABILITIES
+    #: How long a cursor waits for the transactions of others; None: as long as a run does.
+    patience_s: float | None = None
 
     def __init__(
         self,
@@ -173,7 +150,7 @@ class PostgresPlanner:
         else:
             self._connection = source.connector.connect()
         if any(ahead):
-            threading.Thread(target=_prepare, args=(source.connector, *ahead), daemon=True).start()
+            source.connector.prepare(*ahead)
         try:
             self.relation: catalog.Relation | None = None
             with self._asking():
@@ -199,7 +176,7 @@ class PostgresPlanner:
 
     def shape(self, file_format: str) -> Shape:
         """Of the read, as the server's parser sees it now."""
-        columns = _read_columns(self.facts.columns, file_format)
+        columns = read_columns(self.facts.columns, file_format)
         with self._asking():
             found = described(self._connection.pgconn, columns, self._from())
             attnums = {(table, i): number for i, (table, number) in enumerate(found.places)}
@@ -311,9 +288,29 @@ class PostgresPlanner:
         found = self.facts.column(column)
         return bounds.has_order(self._rows, self._from(), column, found.native_type if found else "")
 
-    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
-        """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
-        return bounds.cursor_bounds(self._query, self._from(), self.facts, cursor, after, settle)
+    def cursor_bounds(
+        self, cursor: Cursor, after: str | None, settle: Settle | None, *, wait: bool = False
+    ) -> CursorBounds:
+        """See ``bounds.cursor_bounds``: how far this snapshot, or with ``wait`` the next one, may be read."""
+        cap, facts = None, self.facts
+        if wait and settle is None and facts.unseen is None:
+            last = bounds.last_value(self._query, self._from(), cursor, after)
+            cap = None if last is None else self._wait(cursor, last)
+        return bounds.cursor_bounds(self._query, self._from(), facts, cursor, after, settle, cap)
+
+    def _wait(self, cursor: Cursor, last: str) -> writers.Cap:
+        found, relations = self.relation, None
+        if found is not None and self.facts.draws(cursor):
+            oids = [leaf.oid for leaf in found.leaves]
+            relations = [found.oid, *oids, *found.sequences[cursor.key[-1]]]
+        released = contextlib.nullcontext() if self._holder is None else self._holder.released()
+
+        def rows(statement: str) -> list[tuple[Any, ...]]:
+            with self._source.connector.transaction(self._connection):
+                return [tuple(row) for row in self._connection.execute(statement.encode())]
+
+        with self._source.faults(), released:
+            return writers.wait_for_writers(rows, last, relations, self.patience_s)
 
     def late_bounds(
         self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
@@ -398,33 +395,17 @@ class PostgresPlanner:
                 raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
-            return source_facts(columns, None, None)
+            return source_facts(columns, None, server)
         assert origin.table is not None
         relation = catalog.describe_table(
             self._connection, origin.schema, origin.table, server=server, overrides=overrides
         )
-        self._refuse_unreadable(relation)
+        require_readable(relation)
         require_supported(relation.columns, what=relation.sql)
         if relation.kind == "v":
             self._refuse_hidden_rows(f"SELECT 1 FROM {relation.sql}")
         self.relation = relation
-        return source_facts(relation.columns, relation, server.version)
-
-    def _refuse_unreadable(self, relation: catalog.Relation) -> None:
-        if not relation.can_select:
-            what = (
-                f"columns {', '.join(relation.columns_denied[:10])} of {relation.sql}"
-                if relation.columns_denied and relation.schema_usage
-                else relation.sql
-            )
-            raise EnvironmentFault(
-                f"the role may not read {what}", code="RIVET_SOURCE_PERMISSION_DENIED", sqlstate="42501"
-            )
-        if relation.rows_hidden:
-            raise RefusalError(
-                f"row-level security hides rows of {relation.sql} from this role",
-                code="RIVET_SOURCE_ROW_SECURITY",
-            )
+        return source_facts(relation.columns, relation, server)
 
     def _refuse_hidden_rows(self, select: str) -> None:
         if catalog.blocked_by_row_security(self._connection, select):
