@@ -41,7 +41,11 @@ def build_rivet_definitions(
     """
     config = _config(config_path_or_config, params)
     translator = translator or RivetDagsterTranslator()
-    assets = [export_assets(config, export, translator) for export in config.exports]
+    assets = [
+        export_assets(config, export, translator)
+        for export in config.exports
+        if export.destination.type != "stdout"
+    ]
     jobs = {a.export.name: export_job(a) for a in assets}
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
     sensors = [source_moved_sensor(config, a, jobs[a.export.name]) for a in assets if a.export.dagster.sensor]
@@ -76,7 +80,11 @@ def load_export_assets(
 ) -> list[ExportAssets]:
     """The exports as Dagster knows them, for tools that work on an instance (reap, setup)."""
     chosen = translator or RivetDagsterTranslator()
-    return [export_assets(config, export, chosen) for export in config.exports]
+    return [
+        export_assets(config, export, chosen)
+        for export in config.exports
+        if export.destination.type != "stdout"
+    ]
 
 
 def _config(source: str | os.PathLike[str] | RivetConfig, params: Mapping[str, str] | None) -> RivetConfig:

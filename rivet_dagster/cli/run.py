@@ -62,6 +62,8 @@ class Teller:
         self._engine, self._as_json, self._lock_wait = engine, as_json, lock_wait
         self.no_notify = no_notify
         self._sum = Aggregate(str(engine.config.path))
+        #: standard output may be for rows alone
+        self._aside = any(e.destination.type == "stdout" for e in engine.config.exports)
 
     def run(self, name: str, plan: Callable[[Session], RunPlan]) -> None:
         """One run, planned by ``plan``. Raises its error once it is told."""
@@ -91,9 +93,9 @@ class Teller:
         """Print and keep the result of one export."""
         self._sum.entries.append(entry)
         if self._as_json:
-            print_json(entry)
+            print_json(entry, err=self._aside)
         elif entry["status"] != "failed":
-            click.echo(_line(entry))
+            click.echo(_line(entry), err=self._aside)
 
     def end(self, errors: Sequence[RivetError], summary: str | None) -> None:
         """Keep the sum in the state, write it where it is wanted, and raise what failed."""
