@@ -26,18 +26,18 @@ TABLE: Final = (
 BY_TIME: Final[dict[str, Any]] = {"mode": "incremental", "cursor_column": "at"}
 BY_NUMBER: Final[dict[str, Any]] = {"mode": "incremental", "cursor_column": "n"}
 KEYS: Final[dict[str, dict[str, Any]]] = {
-    "timestamptz": BY_TIME,
+    "incremental": BY_TIME,
     "timestamp": {"mode": "incremental", "cursor_column": "local"},
     "view": {**BY_TIME, "table": "v"},
     "query": {**BY_TIME, "query": "SELECT * FROM t"},
     "number": BY_NUMBER,
     "number of a query": {**BY_NUMBER, "query": "SELECT * FROM t"},
-    "key": {"mode": "chunked", "chunk_by_key": "n", "keyset_incremental": True},
+    "keyset_incremental": {"mode": "chunked", "chunk_by_key": "n", "keyset_incremental": True},
     "key, one snapshot": {
         **{"mode": "chunked", "chunk_by_key": "n", "keyset_incremental": True},
         "consistency": "snapshot",
     },
-    "folders": {**BY_TIME, "partition_by": "local", "partition_granularity": "year"},
+    "partition_incremental": {**BY_TIME, "partition_by": "local", "partition_granularity": "year"},
     "coalesce": {
         **{"mode": "incremental", "incremental_cursor_mode": "coalesce"},
         **{"cursor_column": "at", "cursor_fallback_column": "local"},
@@ -46,7 +46,7 @@ KEYS: Final[dict[str, dict[str, Any]]] = {
 
 
 #: These meet the open transaction in their first run.
-FIRST_RUNS: Final = {"timestamptz", "number", "key, one snapshot", "folders"}
+FIRST_RUNS: Final = {"incremental", "number", "key, one snapshot", "partition_incremental"}
 
 
 @pytest.fixture
@@ -87,7 +87,9 @@ def test_a_row_committed_late_is_not_lost(project: Project, way: str) -> None:
     assert project.validate().findings == ()
 
 
-@pytest.mark.parametrize("keys", [BY_TIME, BY_NUMBER, KEYS["key"]], ids=["time", "number", "key"])
+@pytest.mark.parametrize(
+    "keys", [BY_TIME, BY_NUMBER, KEYS["keyset_incremental"]], ids=["time", "number", "key"]
+)
 def test_a_transaction_that_ends_soon_is_waited_for(project: Project, keys: dict[str, Any]) -> None:
     project.db.execute(TABLE)
     begun = threading.Event()
