@@ -89,11 +89,10 @@ def test_as_a_chunk_key(project: Project, keys: dict[str, Any]) -> None:
 
 
 def test_as_a_cursor(project: Project) -> None:
-    keys = {"mode": "incremental", "cursor_column": "c"}
     db = project.db
     db.execute("CREATE TABLE later AS SELECT * FROM t ORDER BY c OFFSET 20")
     db.execute("DELETE FROM t USING later l WHERE l.n = t.n")
-    project.run(**keys)
+    project.run(mode="incremental", cursor_column="c")
     db.execute("INSERT INTO t SELECT * FROM later")
     assert project.run().outcome.rows == 20
     assert project.rows("n") == Counter(range(1, 41))
