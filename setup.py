@@ -27,8 +27,8 @@ setup(
     ext_modules=[
         Extension(
             "rivet_dagster.engine.sources.postgres._kernel",
-            sources=[f"{SOURCES}/kernel.c", f"{SOURCES}/checksum.c"],
-            depends=[f"{SOURCES}/kernel.h", f"{SOURCES}/numeric.h"],
+            sources=[f"{SOURCES}/kernel.c", f"{SOURCES}/checksum.c", f"{SOURCES}/unique.c"],
+            depends=[f"{SOURCES}/kernel.h", f"{SOURCES}/cells.h", f"{SOURCES}/numeric.h"],
             extra_compile_args=[
                 "-O3",
                 "-std=c11",

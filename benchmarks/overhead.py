@@ -167,7 +167,7 @@ def _bare(engine: Engine) -> tuple[float, float]:
     with engine.session("overhead", holder="bench") as session:
         plan = session.plan(fresh=True)
         order = _order(session, plan)
-        folder = engine.prefix(engine.export("overhead"))
+        folder = Path(engine.prefix(engine.export("overhead")))
         folder.mkdir(parents=True, exist_ok=True)
         units: queue.SimpleQueue[WorkUnit] = queue.SimpleQueue()
         for unit in plan.units:

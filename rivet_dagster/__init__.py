@@ -6,15 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.build import build_rivet_definitions
+    from rivet_dagster.assets.component import RivetComponent
     from rivet_dagster.assets.resources import RivetResource
     from rivet_dagster.assets.translator import RivetDagsterTranslator
 
 __version__ = "0.1.0"
 
-__all__ = ["RivetDagsterTranslator", "RivetResource", "__version__", "build_rivet_definitions"]
+__all__ = [
+    "RivetComponent",
+    "RivetDagsterTranslator",
+    "RivetResource",
+    "__version__",
+    "build_rivet_definitions",
+]
 
 _HOMES = {
     "build_rivet_definitions": "rivet_dagster.assets.build",
+    "RivetComponent": "rivet_dagster.assets.component",
     "RivetResource": "rivet_dagster.assets.resources",
     "RivetDagsterTranslator": "rivet_dagster.assets.translator",
 }
@@ -30,3 +38,8 @@ def __getattr__(name: str) -> Any:
         except AttributeError as error:  # would read as: the package has no such name
             raise ImportError(f"cannot import {_HOMES[name]}: {error}") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With the names above: ``dg`` finds the component by listing them."""
+    return sorted({*globals(), *__all__})

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import settings
 
 from rivet_dagster.demo.install import ServerNotInstalledError
+from tests.services.azurite import AzureServer, azurite
+from tests.services.fake_gcs import GcsServer, fake_gcs
 from tests.services.postgres import TestDatabase, TestServer, database, postgres_server
+from tests.services.seaweed import S3Server, seaweed
 
 # two busy cores make any deadline a coin toss; speed is measured in benchmarks/
 settings.register_profile("suite", deadline=None)
@@ -70,6 +73,29 @@ def every_db(request: pytest.FixtureRequest) -> Iterator[TestDatabase]:
     """An empty database of each version in turn."""
     with database(request.getfixturevalue(request.param)) as fresh:
         yield fresh
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 server; its secrets are in the environment for as long as it runs."""
+    with seaweed() as server, server.named():
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GcsServer]:
+    with fake_gcs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    """A Blob Storage server; its key is in the environment for as long as it runs."""
+    try:
+        with azurite() as server, server.named():
+            yield server
+    except ServerNotInstalledError:
+        without("azurite")
 
 
 @pytest.fixture(scope="session")

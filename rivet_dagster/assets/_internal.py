@@ -10,23 +10,71 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, EngineEventData
 from dagster._utils.concurrency import ConcurrencyKeyInfo
+from dagster_shared.error import SerializableErrorInfo
 
 #: What ``define_asset_job`` returns; Dagster exports the function and not its type.
 AssetJob = UnresolvedAssetJobDefinition
 
+
+class _NearJob(UnresolvedAssetJobDefinition):
+    def resolve(
+        self,
+        asset_graph: AssetGraph,
+        default_executor_def: dg.ExecutorDefinition | None = None,
+        resource_defs: Mapping[str, dg.ResourceDefinition] | None = None,
+    ) -> dg.JobDefinition:
+        return super().resolve(self._near(asset_graph), default_executor_def, resource_defs)
+
+    def _near(self, graph: AssetGraph) -> AssetGraph:
+        """The assets and checks that are selected, and what they depend on or check."""
+        near = {graph.assets_def_for_key(key) for key in self.selection.resolve_checks(graph)}
+        near |= {graph.assets_def_for_key(key) for key in self.selection.resolve(graph)}
+        checks = {key: assets for assets in near for key in assets.check_keys}
+        keys = {key for assets in near for key in assets.keys} | {key.asset_key for key in checks}
+        keys |= {parent for key in keys if graph.has(key) for parent in graph.get(key).parent_keys}
+        nodes = {key: graph.get(key) for key in sorted(keys) if graph.has(key)}
+        return AssetGraph(nodes, checks)
+
+
+def near_job(job: AssetJob) -> AssetJob:
+    """``job``, resolved in a graph of its own assets and what they depend on.
+
+    Dagster resolves each asset job by looking at every asset of the location; with 300 exports and three
+    such jobs for each that is most of the time a location takes to load. A launch that narrows the job
+    narrows it within that graph.
+    """
+    return _NearJob(
+        name=job.name,
+        selection=job.selection,
+        config=job.config,
+        description=job.description,
+        tags=job.tags,
+        run_tags=job.run_tags,
+        metadata=job.metadata,
+        executor_def=job.executor_def,
+        hooks=job.hooks,
+        op_retry_policy=job.op_retry_policy,
+        owners=job.owners,
+    )
+
+
 _PR_SET_PDEATHSIG = 1
 _STEP_CHILD_MODULE = "dagster._core.executor.child_process_executor"
 _PAGE = 500
+#: What the multiprocess executor says a step failed of when its process died.
+_STEP_PROCESS_DIED = "ChildProcessCrashException"
 
 
 def is_step_child() -> bool:
@@ -90,6 +138,34 @@ def mark_partitions_planned(
         planned = AssetMaterializationPlannedData(asset_key, partition=partition)
         event = DagsterEvent.build_asset_materialization_planned_event(job_name, step_key, planned)
         instance.report_dagster_event(event, run_id)
+
+
+def process_died(event: DagsterEvent) -> bool:
+    """Whether a STEP_FAILURE says that the step's process died, and not that the step failed."""
+    error = event.step_failure_data.error
+    return error is not None and error.cls_name == _STEP_PROCESS_DIED
+
+
+def report_step_error(
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    step_key: str,
+    text: str,
+    metadata: Mapping[str, dg.RawMetadataValue],
+) -> None:
+    """Add an error with ``metadata`` to the log of a step that cannot say it itself."""
+    data = EngineEventData(metadata, error=SerializableErrorInfo(text, [], None))
+    instance.report_engine_event(text, run, data, step_key=step_key)
+
+
+def step_errors(
+    instance: dg.DagsterInstance, run_id: str
+) -> Iterator[tuple[str, Mapping[str, dg.MetadataValue[Any]]]]:
+    """(step key, metadata) of what ``report_step_error`` added to the run."""
+    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
+        event = entry.dagster_event
+        if event is not None and event.step_key is not None and event.engine_event_data.metadata:
+            yield event.step_key, event.engine_event_data.metadata
 
 
 def latest_materializations(

@@ -7,12 +7,13 @@ from pathlib import Path
 import dagster as dg
 
 from rivet_dagster.assets.checks import build_reconcile_check
+from rivet_dagster.assets.crashed import crashed_runs_sensor
 from rivet_dagster.assets.exports import ExportAssets, build_export_asset, export_assets
 from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job, validate_job
 from rivet_dagster.assets.repair import repair_job
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.assets.schedules import export_schedule
-from rivet_dagster.assets.sensors import source_moved_sensor, stale_runs_sensor
+from rivet_dagster.assets.sensors import source_moved_sensor, stale_runs_sensor, watched_steps
 from rivet_dagster.assets.translator import RivetDagsterTranslator
 from rivet_dagster.config import RivetConfig
 
@@ -24,12 +25,17 @@ def build_rivet_definitions(
     params: Mapping[str, str] | None = None,
     state_url: str | None = None,
     reaper: bool = False,
+    name: str | None = None,
+    executor: dg.ExecutorDefinition | None = dg.multiprocess_executor,
 ) -> dg.Definitions:
     """Assets, checks, jobs, schedules and sensors of every export in a rivet.yaml.
 
     Reads the config file and nothing else: no secret, no source, no state. state_url: where the
     engine keeps its state (default: the environment's RIVET_STATE_URL, else SQLite beside the
-    config). reaper: whether the sensor that ends runs of dead workers is on from the start.
+    config). reaper: whether the sensors that end and resume runs of dead workers are on from the start.
+    name: tells what this config has once (``export_all``, its sensors) from another's in the same location.
+    executor: for what is materialized without a job (one process a step, so that a step can be ended);
+    None leaves it to the location.
     Raises ConfigError for a config that is wrong or not there.
     """
     config = _config(config_path_or_config, params)
@@ -43,16 +49,23 @@ def build_rivet_definitions(
         asset_checks=[build_reconcile_check(a) for a in assets],
         jobs=[
             *jobs.values(),
-            all_job(assets),
+            all_job(assets, name),
             *(validate_job(a) for a in assets),
             *(reconcile_job(a) for a in assets),
             *(repair_job(a) for a in assets),
         ],
         schedules=[schedule for schedule in schedules if schedule is not None],
-        sensors=[stale_runs_sensor(config, assets, list(jobs.values()), running=reaper), *sensors],
-        resources={"rivet": RivetResource.with_state_url(state_url)},
-        # for what is materialized without a job: one process a step, so that a step can be ended
-        executor=dg.multiprocess_executor,
+        sensors=[
+            stale_runs_sensor(config, assets, list(jobs.values()), running=reaper, name=name),
+            crashed_runs_sensor(
+                config, assets, watched_steps(assets), list(jobs.values()), running=reaper, name=name
+            ),
+            *sensors,
+        ],
+        resources={
+            "rivet": RivetResource.with_state_url(state_url) if state_url else RivetResource.of_environment()
+        },
+        executor=executor,
     )
 
 

@@ -11,9 +11,11 @@ from rivet_dagster.assets._internal import (
     log_check_evaluation,
     partitioned_check_preview,
 )
-from rivet_dagster.assets.failure import retry_or_failure, tell
+from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell
+from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.naming import RECONCILE, RECONCILE_CHUNKS, VALIDATE
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.reaper import holder_of
+from rivet_dagster.assets.resources import RivetResource, schema_of
 from rivet_dagster.engine.errors import as_rivet_error
 
 if TYPE_CHECKING:
@@ -38,9 +40,15 @@ class RowDepth(Enum):
 
 
 class ReconcileConfig(dg.Config):
-    """depth: ``rows`` also sees cells that changed places; it reads row by row, so it takes longer."""
+    """depth: ``rows`` also sees cells that changed places; it reads row by row, so it takes longer.
+
+    lock_wait: seconds to wait for a run of the export; while it compares, runs wait for it. no_notify:
+    no message about this run.
+    """
 
     depth: RowDepth = RowDepth.sums
+    lock_wait: int | None = None
+    no_notify: bool = False
 
 
 def validate_spec(table: dg.AssetKey) -> dg.AssetCheckSpec:
@@ -102,11 +110,17 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
             ),
         ]
 
-    @dg.multi_asset_check(name=assets.names.reconcile_op, specs=specs, can_subset=True, pool=assets.pool)
-    def reconcile(
-        context: dg.AssetCheckExecutionContext, config: ReconcileConfig, rivet: RivetResource
-    ) -> Iterator[dg.AssetCheckResult]:
-        report = _reconcile(context, assets, rivet, config.depth)
+    @dg.multi_asset_check(
+        name=assets.names.reconcile_op,
+        specs=specs,
+        can_subset=True,
+        pool=assets.pool,
+        config_schema=schema_of(ReconcileConfig),
+        required_resource_keys={"rivet"},
+    )
+    def reconcile(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        op = context.op_execution_context
+        report = _reconcile(op, assets, op.resources.rivet, ReconcileConfig(**op.op_config))
         _log_chunks(context, assets, report)
         for key in context.selected_asset_check_keys:
             yield _summary(key, report)
@@ -116,24 +130,30 @@ def build_reconcile_check(assets: "ExportAssets") -> dg.AssetChecksDefinition:
 
 
 def _reconcile(
-    context: dg.AssetCheckExecutionContext,
+    context: dg.OpExecutionContext,
     assets: "ExportAssets",
     rivet: RivetResource,
-    depth: RowDepth,
+    config: ReconcileConfig,
 ) -> "ReconcileReport":
+    name, holder = assets.export.name, holder_of(context.run_id)
     try:
-        with rivet.engine(assets.config) as engine:
-            return engine.reconcile(assets.export.name, depth=depth.value)
+        with (
+            rivet.engine(assets.config, worker_of(context)) as engine,
+            # a run that ends meanwhile would move the files that are compared
+            engine.session(name, holder=holder, lock_wait=config.lock_wait),
+        ):
+            return engine.reconcile(name, depth=config.depth.value)
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = as_rivet_error(error)
     tell(caught)
     tuning = assets.tuning
     raise retry_or_failure(
         caught,
-        export=assets.export.name,
-        retry_number=context.op_execution_context.retry_number,
+        export=name,
+        retry_number=context.retry_number,
         max_retries=tuning.max_retries,
         backoff_base_ms=tuning.retry_backoff_ms,
+        metadata=failure_metadata(caught, export=name, mode=assets.export.mode),
     )
 
 
@@ -202,6 +222,7 @@ def _counts(units: Sequence["UnitComparison"]) -> dict[str, Any]:
             metadata[name] = sum(known)
     differing = [u for u in units if u.status != "match"]
     if differing:
-        listed = [{"unit": u.identifier, "partition": u.partition, "note": u.note} for u in differing]
+        # not its bounds, which may be values of rows
+        listed = [{"unit": u.index, "partition": u.partition, "note": u.note} for u in differing]
         metadata["differing"] = dg.MetadataValue.json(listed[:_LISTED])
     return metadata

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import dagster as dg
 
+from rivet_dagster.engine.plan.units import UnitKind
 from rivet_dagster.engine.redact import redact
+from rivet_dagster.engine.results import run_entry, unit_facts
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.plan.units import WorkUnit
     from rivet_dagster.engine.run.events import RunOutcome, RunPlan, UnitCommitted
     from rivet_dagster.engine.types.decision import Column
+
+
+_DAY: Final = re.compile(r"\d{4}-\d\d(-\d\d)?")
 
 
 @dataclass(slots=True)
@@ -46,10 +52,12 @@ class Bucket:
         self.attempt = max(self.attempt, event.attempt)
         self.units += 1
         self.paths.extend(part.path for part in event.parts)
+        # lines of a grid; other bounds are values of rows, which Dagster shall not keep
+        start, end = (bound if _is_line(unit, bound) else None for bound in (unit.start_key, unit.end_key))
         if self.first < 0 or unit.index < self.first:
-            self.first, self.start_key = unit.index, unit.start_key
+            self.first, self.start_key = unit.index, start
         if unit.index > self.last:
-            self.last, self.end_key = unit.index, unit.end_key
+            self.last, self.end_key = unit.index, end
 
     @property
     def complete(self) -> bool:
@@ -75,6 +83,12 @@ class Bucket:
         if self.start_key is not None or self.end_key is not None:
             metadata["key_range"] = f"[{self.start_key or ''}..{self.end_key or ''}]"
         return metadata
+
+
+def _is_line(unit: WorkUnit, bound: str | None) -> bool:
+    """Of a grid, of pages or days; a key or a moment is a value."""
+    valued = unit.kind in (UnitKind.KEY, UnitKind.SPAN, UnitKind.WINDOW)
+    return bound is not None and (not valued or _DAY.fullmatch(bound) is not None)
 
 
 class Tally:
@@ -127,13 +141,10 @@ def table_metadata(outcome: RunOutcome, plan: RunPlan) -> dict[str, Any]:
         "dagster/row_count": outcome.rows,
         "dagster/column_schema": column_schema(outcome.columns),
         "dagster/uri": outcome.prefix_uri,
-        "rows": outcome.rows,
+        **unit_facts(run_entry(outcome)),
         "bytes": outcome.bytes,
-        "files": outcome.files,
         "seconds": round(outcome.seconds, 3),
         "rows_per_second": round(outcome.rows_per_second, 1),
-        "run_id": outcome.run_id,
-        "mode": outcome.mode,
         "strategy": plan.strategy,
         "reason": redact(plan.reason),
         "units": outcome.units,
@@ -155,11 +166,8 @@ def table_metadata(outcome: RunOutcome, plan: RunPlan) -> dict[str, Any]:
 def observation_metadata(outcome: RunOutcome) -> dict[str, Any]:
     """Of the observation that a skipped run leaves: nothing new was at the source."""
     return {
-        "status": "skipped",
+        **unit_facts(run_entry(outcome)),
         "skip_reason": outcome.skip_reason or "up_to_date",
-        "rows": 0,
-        "files": 0,
         "seconds": round(outcome.seconds, 3),
-        "run_id": outcome.run_id,
         "dagster/uri": outcome.prefix_uri,
     }

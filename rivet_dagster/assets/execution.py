@@ -22,6 +22,7 @@ from rivet_dagster.assets.checks import validation_result
 from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, table_metadata
 from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell, worst
 from rivet_dagster.assets.gates import gate_results
+from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.naming import DRIFT, QUALITY, VALIDATE
 from rivet_dagster.assets.partitions import is_window
 from rivet_dagster.assets.pools import ensure_pools
@@ -148,7 +149,7 @@ class ExportRun:
         name = self.assets.export.name
         ensure_pools(self.context.instance, self.assets.config, exports=[name])
         with (
-            rivet.engine(self.assets.config) as engine,
+            rivet.engine(self.assets.config, worker_of(self.context)) as engine,
             engine.session(name, holder=holder_of(self.context.run_id), lock_wait=lock_wait),
         ):
             if VALIDATE in self.checks:
@@ -171,13 +172,13 @@ class ExportRun:
         only = set(self.requested) if self.requested is not None else None
         holder = holder_of(context.run_id)
         with (
-            rivet.engine(assets.config) as engine,
+            rivet.engine(assets.config, worker_of(context)) as engine,
             engine.session(assets.export.name, holder=holder, lock_wait=lock_wait) as session,
         ):
             plan = session.plan(only=only, fresh=fresh, repair=repair)
             self.run_id = plan.run_id
             self._register(plan)
-            self._execute(session, plan, engine.store(session.header.prefix).uri())
+            self._execute(session, plan, engine.store(session.export, session.header.prefix).uri())
             if self.errors:
                 self._mark_failed(plan)
                 raise worst(self.errors)
@@ -265,7 +266,7 @@ class ExportRun:
         """By default the cheap depth: marker, manifest, presence and size of each part; it reads none."""
         from rivet_dagster.engine.verify.validate import validate_prefix
 
-        store = session.engine.store(session.header.prefix)
+        store = session.engine.store(session.export, session.header.prefix)
         name = self.assets.export.name
         report = validate_prefix(store, outcome.prefix_uri, depth=self.depth or "sample", export_name=name)
         if outcome.status != "skipped" or report.manifest_found:
@@ -303,6 +304,7 @@ class ExportRun:
             metadata=failure_metadata(
                 error,
                 export=export,
+                mode=self.assets.export.mode,
                 run_id=self.run_id,
                 failed_partitions=self.failed,
                 failures=max(1, len(self.errors)),

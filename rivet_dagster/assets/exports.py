@@ -12,7 +12,7 @@ from rivet_dagster.assets.gates import gate_specs
 from rivet_dagster.assets.naming import RECONCILE, VALIDATE, ExportNames
 from rivet_dagster.assets.partitions import chunk_partitions
 from rivet_dagster.assets.pools import pool_of
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.resources import schema_of
 from rivet_dagster.assets.translator import RivetDagsterTranslator
 from rivet_dagster.config import ExportConfig, RivetConfig, Tuning
 
@@ -29,10 +29,11 @@ class RunConfig(dg.Config):
     """What a person may set for one run. It is stored in the clear: no secrets.
 
     depth: of the ``validate`` check: light, sample or full. By default sample after a run, and full
-    when the check runs alone.
+    when the check runs alone. no_notify: no message about this run.
     """
 
     lock_wait: int | None = None
+    no_notify: bool = False
     fresh: bool = False
     depth: CheckDepth | None = None
 
@@ -117,14 +118,15 @@ def build_export_asset(assets: ExportAssets) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=assets.pool,
         op_tags={"rivet/export": assets.names.base},
+        config_schema=schema_of(RunConfig),
+        required_resource_keys={"rivet"},
     )
-    def run(
-        context: dg.AssetExecutionContext, config: RunConfig, rivet: RivetResource
-    ) -> Iterator[StepResult]:
+    def run(context: dg.AssetExecutionContext) -> Iterator[StepResult]:
+        config = RunConfig(**context.op_execution_context.op_config)
         yield from run_export(
             context,
             assets,
-            rivet,
+            context.resources.rivet,
             lock_wait=config.lock_wait,
             fresh=config.fresh,
             depth=config.depth.value if config.depth else None,

@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 from rivet_dagster.engine.errors import RivetError, as_rivet_error, error_object, representative
+from rivet_dagster.engine.results import failed_entry, unit_facts
 
 #: Longest list of partition keys put into one event's metadata.
 _LISTED = 200
@@ -23,22 +24,18 @@ def failure_metadata(
     error: RivetError,
     *,
     export: str,
+    mode: str,
     run_id: str | None = None,
     failed_partitions: Sequence[str] = (),
     failures: int = 1,
 ) -> dict[str, Any]:
     """The error object's keys without ``message``, and what failed. JSON-able values only."""
-    body = error_object(error, with_message=False)
-    body.pop("message")
-    metadata: dict[str, Any] = {key: value for key, value in body.items() if value is not None}
-    metadata["export"] = export
+    metadata = unit_facts(failed_entry(export, error, run_id=run_id or "", mode=mode))
     metadata["failures"] = failures
     if error.sqlstate:
         metadata["sqlstate"] = error.sqlstate
     if error.unit is not None:
         metadata["unit"] = error.unit
-    if run_id:
-        metadata["run_id"] = run_id
     if failed_partitions:
         metadata["failed_partitions"] = dg.MetadataValue.json(list(failed_partitions[:_LISTED]))
         metadata["failed_partition_count"] = len(failed_partitions)
@@ -48,16 +45,9 @@ def failure_metadata(
 def failure_text(error: RivetError, export: str) -> str:
     """``[code] class: action (export)``: everything a person needs first, nothing of the source's."""
     body = error_object(error, with_message=False)
+    if body["class"] == "crashed":
+        return f"[crashed] its process died, the next run goes on ({export})"
     return f"[{body['code']}] {body['class']}: {body['action']} ({export})"
-
-
-def as_failure(error: RivetError, *, export: str, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
-    """A ``Failure`` that no retry policy overrides."""
-    return dg.Failure(
-        description=failure_text(error, export),
-        metadata=dict(metadata if metadata is not None else failure_metadata(error, export=export)),
-        allow_retries=False,
-    )
 
 
 def retry_or_failure(
@@ -67,9 +57,11 @@ def retry_or_failure(
     retry_number: int,
     max_retries: int,
     backoff_base_ms: int,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any],
 ) -> dg.Failure | dg.RetryRequested:
     """What to raise for ``error``: ``RetryRequested`` while it may help and the budget lasts.
+
+    Else a ``Failure`` that no retry policy overrides.
 
     retry_number: retries done so far, as the step's context counts them. A budget that ended is a
     ``Failure``, never a last ``RetryRequested``: that one would carry no metadata.
@@ -79,7 +71,7 @@ def retry_or_failure(
     if error.retryable and retry_number < max_retries:
         wait = backoff_s(retry_number + 1, backoff_base_ms, error)
         return dg.RetryRequested(max_retries=max_retries, seconds_to_wait=wait)
-    return as_failure(error, export=export, metadata=metadata)
+    return dg.Failure(description=failure_text(error, export), metadata=dict(metadata), allow_retries=False)
 
 
 def tell(error: RivetError) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from rivet_dagster.assets._internal import AssetJob
+from rivet_dagster.assets._internal import AssetJob, near_job
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.naming import export_all_job
 
@@ -26,38 +26,41 @@ def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
 
 
 def export_job(assets: ExportAssets) -> AssetJob:
-    return dg.define_asset_job(
+    job = dg.define_asset_job(
         assets.names.export_job,
         selection=table_selection([assets]),
         description=f"Run export {assets.export.name}: plan or resume, extract, verify.",
         executor_def=dg.in_process_executor,
         tags={"rivet/export": assets.names.base},
     )
+    return near_job(job)
 
 
 def validate_job(assets: ExportAssets) -> AssetJob:
-    return dg.define_asset_job(
+    job = dg.define_asset_job(
         assets.names.validate_job,
         selection=dg.AssetSelection.checks(assets.validate_key),
         description=f"Compare the files of {assets.export.name} with their manifest; reads no source.",
         executor_def=dg.in_process_executor,
         tags={"rivet/export": assets.names.base},
     )
+    return near_job(job)
 
 
 def reconcile_job(assets: ExportAssets) -> AssetJob:
-    return dg.define_asset_job(
+    job = dg.define_asset_job(
         assets.names.reconcile_job,
         selection=dg.AssetSelection.checks(assets.reconcile_key),
         description=f"Compare the source of {assets.export.name} with its files, chunk by chunk.",
         executor_def=dg.in_process_executor,
         tags={"rivet/export": assets.names.base},
     )
+    return near_job(job)
 
 
-def all_job(assets: Sequence[ExportAssets]) -> AssetJob:
+def all_job(assets: Sequence[ExportAssets], name: str | None = None) -> AssetJob:
     return dg.define_asset_job(
-        export_all_job(a.export for a in assets),
+        export_all_job((a.export for a in assets), name),
         selection=table_selection(assets),
         description="Run every export of the config, each in a process of its own.",
         executor_def=dg.multiprocess_executor.configured(

@@ -81,10 +81,15 @@ class ExportNames:
         return f"rivet_{self.base}"
 
 
-def export_all_job(exports: Iterable[ExportConfig]) -> str:
+def of_location(what: str, name: str | None) -> str:
+    """Name of what a config has once: with ``name`` where a location has several configs."""
+    return f"{what}_{safe_name(name)}" if name else what
+
+
+def export_all_job(exports: Iterable[ExportConfig], name: str | None = None) -> str:
     """``export_all``, or a longer name when an export is itself called ``all``."""
     taken = {ExportNames.of(export).export_job for export in exports}
-    job = "export_all"
+    job = of_location("export_all", name)
     while job in taken:
         job += "_exports"
     return job

@@ -15,7 +15,6 @@ from collections.abc import Collection
 from contextlib import suppress
 
 import dagster as dg
-from sqlalchemy.exc import IntegrityError
 
 from rivet_dagster.assets._internal import pool_limits, set_pool_limit, supports_pools
 from rivet_dagster.assets.naming import ExportNames
@@ -60,6 +59,8 @@ def ensure_pools(
         for pool in dict.fromkeys(chosen)
         if pool not in known or (renew and named and known[pool] != limit)
     ]
+    if fresh:
+        from sqlalchemy.exc import IntegrityError
     for pool in fresh:
         with suppress(IntegrityError):  # another process set it between the two statements
             set_pool_limit(instance, pool, limit)

@@ -9,7 +9,7 @@ logs an event just before it lets go of the lease, so the moment between the two
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ LeaseHolder = Callable[[str], str | None]
 ACTIVE = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING]
 MESSAGE = "rivet: the engine's lease is not held by this run, so its worker is gone"
 MIN_AGE_S = 60.0
-_IN_PROGRESS = {
+IN_PROGRESS = {
     dg.DagsterEventType.STEP_START,
     dg.DagsterEventType.STEP_RESTARTED,
     dg.DagsterEventType.STEP_UP_FOR_RETRY,
@@ -52,9 +52,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """A run that was ended, and the exports whose steps were in progress in it."""
+    """A run that was ended, the steps that were in progress in it, and the export of each."""
 
     run: dg.DagsterRun
+    steps: tuple[str, ...]
     exports: tuple[str, ...]
 
 
@@ -74,22 +75,25 @@ def reap(
     *,
     min_age_s: float | None = None,
     now: float | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> list[Reaped]:
     """Mark stale runs failed and give their pool slots back.
 
     steps: by step key, those of this code location. min_age_s: the shortest silence that counts
-    (default: ``MIN_AGE_S``).
+    (default: ``MIN_AGE_S``). tags: what a run gets before it fails.
     """
     quiet = MIN_AGE_S if min_age_s is None else min_age_s
     look = _Look(instance, steps, lease_holder, quiet, time.time() if now is None else now)
     reaped = []
     for record in instance.get_run_records(dg.RunsFilter(statuses=ACTIVE), limit=500):
         run = record.dagster_run
-        exports = look.stale_exports(run)
-        if exports:
+        stale = look.stale_steps(run)
+        if stale:
+            if tags:
+                instance.add_run_tags(run.run_id, dict(tags))
             instance.report_run_failed(run, MESSAGE)
             free_pool_slots(instance, run.run_id)
-            reaped.append(Reaped(run, tuple(exports)))
+            reaped.append(Reaped(run, tuple(stale), tuple(steps[key].export for key in stale)))
     return reaped
 
 
@@ -103,8 +107,8 @@ class _Look:
     min_age_s: float
     now: float
 
-    def stale_exports(self, run: dg.DagsterRun) -> list[str]:
-        """Exports in progress in ``run`` without a lease; empty when anything in it shows life."""
+    def stale_steps(self, run: dg.DagsterRun) -> list[str]:
+        """Steps in progress in ``run`` without a lease; empty when anything in it shows life."""
         last = self.instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
         if not last or self.now < last[0].event_log_entry.timestamp + self.min_age_s:
             return []
@@ -115,9 +119,9 @@ class _Look:
                 continue
             if self._alive(run, step):
                 return []
-            stale.append(self.steps[step.key].export)
+            stale.append(step.key)
         begun = {step.key for step in progress}
-        stale += [self.steps[key].export for key in self._slots.get(run.run_id, ()) if key not in begun]
+        stale += [key for key in self._slots.get(run.run_id, ()) if key not in begun]
         return list(dict.fromkeys(stale))
 
     def _alive(self, run: dg.DagsterRun, step: _Progress) -> bool:
@@ -131,17 +135,13 @@ class _Look:
         return self.now < step.quiet_until + patience
 
     def _progress(self, run_id: str) -> Sequence[_Progress]:
-        latest: dict[str, _Progress] = {}
-        for record in self.instance.get_records_for_run(run_id, of_type=_IN_PROGRESS | _ENDED).records:
-            event = record.event_log_entry.dagster_event
-            if event is None or event.step_key is None or event.step_key not in self.steps:
-                continue
-            quiet_until = record.event_log_entry.timestamp
+        found = []
+        for key, (event, at) in latest_events(self.instance, run_id, self.steps).items():
+            quiet_until = at
             if event.event_type == dg.DagsterEventType.STEP_UP_FOR_RETRY:
                 quiet_until += event.step_retry_data.seconds_to_wait or 0
-            in_progress = event.event_type in _IN_PROGRESS
-            latest[event.step_key] = _Progress(event.step_key, in_progress, quiet_until)
-        return list(latest.values())
+            found.append(_Progress(key, event.event_type in IN_PROGRESS, quiet_until))
+        return found
 
     @cached_property
     def _slots(self) -> Mapping[str, set[str]]:
@@ -164,6 +164,18 @@ class _Look:
                 if step_key in self.steps:
                     slots.setdefault(run_id, set()).add(step_key)
         return slots
+
+
+def latest_events(
+    instance: dg.DagsterInstance, run_id: str, steps: Collection[str]
+) -> dict[str, tuple[dg.DagsterEvent, float]]:
+    """Step key -> the last event of those that begin or end it, and its time; only of ``steps``."""
+    latest: dict[str, tuple[dg.DagsterEvent, float]] = {}
+    for record in instance.get_records_for_run(run_id, of_type=IN_PROGRESS | _ENDED).records:
+        event = record.event_log_entry.dagster_event
+        if event is not None and event.step_key is not None and event.step_key in steps:
+            latest[event.step_key] = (event, record.event_log_entry.timestamp)
+    return latest
 
 
 def _lock_wait(run: dg.DagsterRun, step_key: str, default_s: float) -> float:

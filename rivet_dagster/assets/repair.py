@@ -8,7 +8,9 @@ import dagster as dg
 from rivet_dagster.assets._internal import die_with_parent
 from rivet_dagster.assets.checks import RowDepth
 from rivet_dagster.assets.execution import ExportRun
-from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.launcher import worker_of
+from rivet_dagster.assets.reaper import holder_of
+from rivet_dagster.assets.resources import RivetResource, schema_of
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.exports import ExportAssets
@@ -21,13 +23,14 @@ _LISTED = 500
 class RepairConfig(dg.Config):
     """chunks: partition keys of the chunk asset; by default those that ``reconcile`` finds wrong.
 
-    depth: of that reconcile.
+    depth: of that reconcile. no_notify: no message about this run.
     """
 
     depth: RowDepth = RowDepth.sums
     chunks: list[str] | None = None
     execute: bool = False
     lock_wait: int | None = None
+    no_notify: bool = False
 
 
 def repair_job(assets: "ExportAssets") -> dg.JobDefinition:
@@ -38,10 +41,12 @@ def repair_job(assets: "ExportAssets") -> dg.JobDefinition:
         pool=assets.pool,
         tags={"rivet/export": assets.names.base},
         description="Shows what would be run again; with `execute: true` runs it.",
+        config_schema=schema_of(RepairConfig),
+        required_resource_keys={"rivet"},
     )
-    def repair(context: dg.OpExecutionContext, config: RepairConfig, rivet: RivetResource) -> None:
+    def repair(context: dg.OpExecutionContext) -> None:
         die_with_parent()
-        run_repair(context, assets, config, rivet)
+        run_repair(context, assets, RepairConfig(**context.op_config), context.resources.rivet)
 
     @dg.job(
         name=assets.names.repair_job,
@@ -62,7 +67,7 @@ def run_repair(
     run = ExportRun(context, assets, requested=config.chunks)
     caught: Exception | None = None
     try:
-        wanted = _wanted(assets, config, rivet)
+        wanted = _wanted(context, assets, config, rivet)
         run.requested = None if wanted.fresh else list(wanted.partitions)
         _log(context, assets, wanted, execute=config.execute)
         if config.execute and wanted:
@@ -86,14 +91,20 @@ class _Wanted:
         return self.fresh or bool(self.partitions)
 
 
-def _wanted(assets: "ExportAssets", config: RepairConfig, rivet: RivetResource) -> _Wanted:
+def _wanted(
+    context: dg.OpExecutionContext, assets: "ExportAssets", config: RepairConfig, rivet: RivetResource
+) -> _Wanted:
     """The chosen chunks, else what a reconcile finds wrong now."""
     from rivet_dagster.engine.verify.repair import plan_repair
 
     if config.chunks is not None:
         return _Wanted(tuple(config.chunks))
-    with rivet.engine(assets.config) as engine:
-        plan = plan_repair(engine.reconcile(assets.export.name, depth=config.depth.value))
+    name, holder = assets.export.name, holder_of(context.run_id)
+    with (
+        rivet.engine(assets.config, worker_of(context)) as engine,
+        engine.session(name, holder=holder, lock_wait=config.lock_wait),
+    ):
+        plan = plan_repair(engine.reconcile(name, depth=config.depth.value))
     return _Wanted(plan.partitions, plan.fresh_run, plan.skipped)
 
 

@@ -1,16 +1,28 @@
 """The Dagster resource that opens the engine, late: nothing is read before a run needs it."""
 
 import os
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from rivet_dagster.assets.launcher import HOST, Worker
 from rivet_dagster.config import RivetConfig
 from rivet_dagster.engine.redact import register_secret
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
+
+
+@cache
+def schema_of(config: type[dg.Config]) -> dict[str, Any]:
+    """The schema of a step's config, made once for the steps of all exports.
+
+    A step that takes its config and its resource as parameters has both inferred again for each export,
+    which is a fifth of the time in which 300 of them load.
+    """
+    return dict(config.to_fields_dict())
 
 
 class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -30,17 +42,28 @@ class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         resource._state_url = state_url
         return resource
 
+    @classmethod
+    @cache
+    def of_environment(cls) -> "RivetResource":
+        """The one that reads the environment; the same object each time, so that definitions merge."""
+        return cls()
+
     def state_url(self) -> str | None:
         """Explicit URL, else the environment's, else None. Its password is registered as a secret."""
         url = self._state_url or os.environ.get(self.state_url_env) or None
         _register_password(url)
         return url
 
-    def engine(self, config: RivetConfig) -> "Engine":
-        """A new engine on ``config``; close it after use (it is a context manager)."""
+    def engine(self, config: RivetConfig, worker: Worker = HOST) -> "Engine":
+        """A new engine on ``config``; close it after use (it is a context manager).
+
+        Raises RefusalError (RIVET_STATE_EPHEMERAL) where the state would not outlive ``worker``.
+        """
         from rivet_dagster.engine.run.engine import Engine
 
-        return Engine(config, state_url=self.state_url())
+        engine = Engine(config, state_url=self.state_url())
+        worker.require_lasting(engine.state_location)
+        return engine
 
 
 def _register_password(url: str | None) -> None:

@@ -3,21 +3,23 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import dagster as dg
 
 from rivet_dagster.assets._internal import AssetJob
+from rivet_dagster.assets.crashed import REAPED, report_crashes, resumable, resume_requests
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.failure import failure_text, tell
+from rivet_dagster.assets.launcher import launched_by
+from rivet_dagster.assets.naming import of_location
 from rivet_dagster.assets.reaper import ACTIVE, Reaped, Watched, reap
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.config import RivetConfig
 from rivet_dagster.engine.errors import RivetError
 
 STALE_RUNS = "rivet_stale_runs"
-RESUME_OF = "rivet/resume_of"
 _STALE_INTERVAL_S = 30
 _MOVED_INTERVAL_S = 60
 _QUEUED = [
@@ -46,20 +48,29 @@ def reap_stale_runs(
     rivet: RivetResource,
     *,
     min_age_s: float | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> list[Reaped]:
-    """End the runs of ``instance`` whose worker is gone. What the sensor and the command line call.
+    """End the runs of ``instance`` whose worker is gone, and say so of each export in progress there.
 
-    Opens the engine's state only when there is an active run to look at.
+    What the sensor and the command line call. Opens the engine's state only when there is an active
+    run to look at; one that is not where the runs have theirs is refused: it would show no lease.
     """
     if not instance.get_run_records(dg.RunsFilter(statuses=ACTIVE), limit=1):
         return []
-    with rivet.engine(config) as engine:
+    steps = watched_steps(assets)
+    with rivet.engine(config, launched_by(instance)) as engine:
 
         def holder(export: str) -> str | None:
             lease = engine.state.holder(engine.lease_key(export))
             return lease.holder if lease else None
 
-        return reap(instance, watched_steps(assets), holder, min_age_s=min_age_s)
+        reaped = reap(instance, steps, holder, min_age_s=min_age_s, tags=tags)
+        for one in reaped:
+            try:
+                report_crashes(instance, engine, one.run, one.steps, steps)
+            except RivetError as error:  # the run is ended all the same, and can be resumed
+                tell(error)
+        return reaped
 
 
 def stale_runs_sensor(
@@ -68,42 +79,34 @@ def stale_runs_sensor(
     jobs: Sequence[AssetJob],
     *,
     running: bool,
+    name: str | None = None,
 ) -> dg.SensorDefinition:
     """Ends stale runs and asks once for a run that resumes each of their exports."""
-    names = {a.export.name: a.names for a in assets}
 
     @dg.sensor(
-        name=STALE_RUNS,
+        name=of_location(STALE_RUNS, name),
         jobs=list(jobs),
         minimum_interval_seconds=_STALE_INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description="Marks runs failed whose worker is gone (the lease is free) and resumes them once.",
     )
     def stale_runs(context: dg.SensorEvaluationContext, rivet: RivetResource) -> dg.SensorResult:
-        reaped = reap_stale_runs(context.instance, config, assets, rivet)
+        try:
+            reaped = reap_stale_runs(context.instance, config, assets, rivet, tags={REAPED: "true"})
+        except RivetError as error:  # Dagster would keep its text
+            tell(error)
+            return dg.SensorResult(skip_reason=failure_text(error, STALE_RUNS))
         requests = [
-            dg.RunRequest(
-                run_key=f"resume-{one.run.run_id}-{names[export].base}",
-                job_name=names[export].export_job,
-                tags={RESUME_OF: one.run.run_id},
-            )
+            request
             for one in reaped
             if resumable(context.instance, one.run)
-            for export in one.exports
+            for request in resume_requests(one.run, one.exports, assets)
         ]
         skip = None if requests else f"{len(reaped)} runs ended" if reaped else "no stale run"
         return dg.SensorResult(run_requests=requests, skip_reason=skip)
 
     definition: dg.SensorDefinition = stale_runs
     return definition
-
-
-def resumable(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """A crash is worth one more run: not if this was that run, nor if Dagster itself retries it."""
-    if RESUME_OF in run.tags or run.job_name.startswith("repair_"):
-        return False
-    retries = run.tags.get("dagster/max_retries", str(instance.run_retries_max_retries))
-    return not (instance.run_retries_enabled and retries.isdecimal() and int(retries) > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ def source_moved_sensor(config: RivetConfig, assets: ExportAssets, job: AssetJob
         if context.instance.get_run_records(busy, limit=1):
             return dg.SensorResult(skip_reason="a run of the export is queued or in progress")
         try:
-            with rivet.engine(config) as engine:
+            with rivet.engine(config, launched_by(context.instance)) as engine:
                 token = engine.source_moved(export.name)
         except RivetError as error:
             tell(error)

@@ -22,7 +22,7 @@ from rivet_dagster.cli.shared import (
     raise_failures,
     write_output,
 )
-from rivet_dagster.engine.errors import RivetError, UsageError, error_object
+from rivet_dagster.engine.errors import RivetError, UsageError
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
@@ -82,6 +82,7 @@ def apply(
     path: str | None,
     force: bool,
     lock_wait: int | None,
+    no_notify: bool,
     as_json: bool,
     summary: str | None,
 ) -> None:
@@ -93,7 +94,7 @@ def apply(
 
     sealed = replace(read_plan(Path(plan)), forced=force)
     with open_engine(path or sealed.config_path, params) as engine:
-        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait)
+        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait, no_notify=no_notify)
 
         def act(name: str) -> None:
             try:
@@ -113,7 +114,7 @@ def apply(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with every export.")
 def check(path: str, exports: tuple[str, ...], params: Options, strict: bool, as_json: bool) -> None:
     """Judge each export before its first run: strategy, types, and what planning refuses."""
-    from rivet_dagster.engine.run.preview import preview
+    from rivet_dagster.engine.run.preview import preview, refused
 
     with open_engine(path, params) as engine:
         found: list[dict[str, Any]] = []
@@ -123,7 +124,7 @@ def check(path: str, exports: tuple[str, ...], params: Options, strict: bool, as
                 seen = preview(engine, name)
             except RivetError as error:
                 error.export = error.export or name
-                found.append({"export_name": name, "verdict": "refused", "error": error_object(error)})
+                found.append(refused(name, error))
                 if not as_json:
                     click.echo(f"{name}: refused")
                 raise

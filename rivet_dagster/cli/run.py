@@ -39,22 +39,27 @@ def run(
     exports: tuple[str, ...],
     params: Options,
     lock_wait: int | None,
+    no_notify: bool,
     fresh: bool,
     as_json: bool,
     summary: str | None,
 ) -> None:
     """Run exports, one after the other; all of them without -e."""
     with open_engine(path, params) as engine:
-        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait)
+        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait, no_notify=no_notify)
         errors = each(engine, exports, lambda name: teller.run(name, lambda s: s.plan(fresh=fresh)))
         teller.end(errors, summary)
 
 
 class Teller:
-    """Runs exports, prints what becomes of each and keeps it for the sum of all."""
+    """Runs exports, prints what becomes of each and keeps it for the sum of all.
 
-    def __init__(self, engine: Engine, *, as_json: bool, lock_wait: int | None) -> None:
+    no_notify: nobody is told but who called.
+    """
+
+    def __init__(self, engine: Engine, *, as_json: bool, lock_wait: int | None, no_notify: bool) -> None:
         self._engine, self._as_json, self._lock_wait = engine, as_json, lock_wait
+        self.no_notify = no_notify
         self._sum = Aggregate(str(engine.config.path))
 
     def run(self, name: str, plan: Callable[[Session], RunPlan]) -> None:
@@ -70,13 +75,16 @@ class Teller:
             raise
         except Exception as caught:
             error = as_rivet_error(caught)
-            mode = found.mode or next((e.mode for e in self._engine.config.exports if e.name == name), "")
+            mode = found.mode or self._mode(name)
             entry = failed_entry(
                 name, error, run_id=found.run_id, mode=mode, seconds=time.monotonic() - started
             )
             self.tell(entry)
             raise
         self.tell(entry)
+
+    def _mode(self, name: str) -> str:
+        return next((e.mode for e in self._engine.config.exports if e.name == name), "")
 
     def tell(self, entry: dict[str, Any]) -> None:
         """Print and keep the result of one export."""
@@ -88,9 +96,15 @@ class Teller:
 
     def end(self, errors: Sequence[RivetError], summary: str | None) -> None:
         """Keep the sum in the state, write it where it is wanted, and raise what failed."""
+        told = {entry["export_name"] for entry in self._sum.entries}
+        for error in errors:  # what failed before it could be run is part of the result too
+            if error.export not in told:
+                name = error.export or ""
+                self.tell(failed_entry(name, error, run_id="", mode=self._mode(name)))
         record = self._sum.ended()
         try:
-            self._engine.state.record_aggregate(without_messages(record))
+            if record.details:
+                self._engine.state.record_aggregate(without_messages(record))
         except RivetError as error:  # the runs are what they are without this line about them
             click.echo(f"the result was not recorded: {error}", err=True)
         try:
@@ -140,10 +154,6 @@ def run_one(
     for text in outcome.warnings:
         click.echo(f"{name}: {text}", err=True)
     return outcome
-
-
-def outcome_line(outcome: RunOutcome) -> str:
-    return _line(run_entry(outcome))
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -106,11 +106,20 @@ def _export_names(context: click.Context, _: click.Parameter, begun: str) -> lis
     return []
 
 
+def lock_wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--lock-wait``; without it the config's ``lock_wait`` holds."""
+    given = click.option(
+        "--lock-wait", type=click.IntRange(min=0), metavar="SECONDS",
+        help="Seconds to wait for another run of an export.",
+    )  # fmt: skip
+    return given(command)
+
+
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--json`` as ``as_json``, ``--summary-output`` as ``summary``, ``--lock-wait``."""
+    """``--json`` as ``as_json``, ``--summary-output`` as ``summary``, ``--lock-wait``, ``--no-notify``."""
     for option in (
-        click.option("--lock-wait", type=click.IntRange(min=0),
-                     help="Seconds to wait for another run of an export."),
+        lock_wait_option,
+        click.option("--no-notify", is_flag=True, help="Send no notification about this run."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run."),
         click.option("--summary-output", "summary", type=click.Path(dir_okay=False), metavar="FILE",
                      help="Write the result of the whole invocation there as JSON."),

@@ -64,7 +64,7 @@ def show(path: str, exports: tuple[str, ...], params: Options, as_json: bool) ->
 
 
 def _shown(engine: Engine, name: str) -> dict[str, Any]:
-    kept, prefix = engine.state, str(engine.prefix(engine.export(name)))
+    kept, prefix = engine.state, engine.prefix(engine.export(name))
     cursor = kept.cursor(name, prefix)
     done, begun = kept.latest_run(name), kept.open_run(name)
     holder = kept.holder(engine.lease_key(name))
@@ -214,7 +214,7 @@ def reset(path: str, exports: tuple[str, ...], params: Options, lock_wait: int) 
     """Forget the cursor of the named exports: their next run reads everything and replaces the files."""
 
     def act(engine: Engine, name: str, lease: Lease) -> str:
-        prefix = str(engine.prefix(engine.export(name)))
+        prefix = engine.prefix(engine.export(name))
         gone = engine.state.reset_cursor(name, prefix, lease)
         return "the next run reads everything" if gone else "there was no cursor"
 

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from rivet_dagster.cli.shared import Options, Verb, export_options, on_exports, print_json
+from rivet_dagster.cli.shared import (
+    Options,
+    Verb,
+    each,
+    export_options,
+    lock_wait_option,
+    on_exports,
+    open_engine,
+    output_options,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
@@ -18,18 +28,21 @@ if TYPE_CHECKING:
     "--depth", type=click.Choice(["light", "sample", "full"]), default="full", show_default=True,
     help="light: manifest and marker; sample: also sizes; full: also every byte and value.",
 )  # fmt: skip
+@lock_wait_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def validate(
     path: str,
     exports: tuple[str, ...],
     params: Options,
     depth: Literal["light", "sample", "full"],
+    lock_wait: int | None,
     as_json: bool,
 ) -> None:
     """Check the files of the last complete runs against their manifests."""
 
     def act(engine: Engine, name: str) -> None:
-        report = engine.validate(name, depth=depth)
+        with engine.session(name, holder="cli", lock_wait=lock_wait):
+            report = engine.validate(name, depth=depth)
         if as_json:
             print_json(report.as_json())
         else:
@@ -48,14 +61,22 @@ _COMPARISON = click.option(
 @click.command(cls=Verb)
 @export_options
 @_COMPARISON
+@lock_wait_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def reconcile(
-    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], as_json: bool
+    path: str,
+    exports: tuple[str, ...],
+    params: Options,
+    depth: Literal["sums", "rows"],
+    lock_wait: int | None,
+    as_json: bool,
 ) -> None:
     """Compare the last complete runs with the source, unit by unit."""
 
     def act(engine: Engine, name: str) -> None:
-        report = engine.reconcile(name, depth=depth)
+        # a run that ends meanwhile would move the files that are compared
+        with engine.session(name, holder="cli", lock_wait=lock_wait):
+            report = engine.reconcile(name, depth=depth)
         if as_json:
             print_json(report.as_json())
         else:
@@ -70,20 +91,34 @@ def reconcile(
 @export_options
 @_COMPARISON
 @click.option("--execute", is_flag=True, help="Run the units again; without it, only say which.")
+@output_options
 def repair(
-    path: str, exports: tuple[str, ...], params: Options, depth: Literal["sums", "rows"], execute: bool
+    path: str,
+    exports: tuple[str, ...],
+    params: Options,
+    depth: Literal["sums", "rows"],
+    execute: bool,
+    lock_wait: int | None,
+    no_notify: bool,
+    as_json: bool,
+    summary: str | None,
 ) -> None:
-    """Reconcile, then run again what differs. A dry run unless told to execute."""
-    from rivet_dagster.cli.run import outcome_line, run_one
+    """Reconcile, then run again what differs. A dry run unless told to execute.
+
+    Prints what differs as JSON, then the result of each run.
+    """
+    from rivet_dagster.cli.run import Teller
     from rivet_dagster.engine.verify.repair import plan_repair
 
-    def act(engine: Engine, name: str) -> None:
-        wanted = plan_repair(engine.reconcile(name, depth=depth))
-        print_json(wanted.as_json())
-        if not execute or not (wanted.actions or wanted.fresh_run):
-            return
-        only = None if wanted.fresh_run else wanted.partitions
-        done = run_one(engine, name, lambda session: session.plan(only=only, repair=True), quiet=True)
-        click.echo(outcome_line(done))
+    with open_engine(path, params) as engine:
+        teller = Teller(engine, as_json=as_json, lock_wait=lock_wait, no_notify=no_notify)
 
-    on_exports(path, params, exports, act)
+        def act(name: str) -> None:
+            with engine.session(name, holder="cli", lock_wait=lock_wait):
+                wanted = plan_repair(engine.reconcile(name, depth=depth))
+            print_json(wanted.as_json())
+            if execute and (wanted.actions or wanted.fresh_run):
+                only = None if wanted.fresh_run else wanted.partitions
+                teller.run(name, lambda session: session.plan(only=only, repair=True))
+
+        teller.end(each(engine, exports, act), summary)

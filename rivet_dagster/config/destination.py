@@ -57,7 +57,7 @@ class DestinationConfig(Section):
     path: Annotated[Text, AfterValidator(_anchor)] | None = None
     region: Text | None = None
     endpoint: Text | None = None
-    credentials_file: Text | None = None
+    credentials_file: Annotated[Text, AfterValidator(_anchor)] | None = None
     access_key_env: Text | None = None
     secret_key_env: Text | None = None
     session_token_env: Text | None = None
@@ -85,8 +85,21 @@ class DestinationConfig(Section):
 
     @property
     def root(self) -> str:
-        """``path`` without the folder of a partition: what one run writes to, as a whole."""
-        return (self.path or "").removesuffix(_PARTITION) or "/"
+        """What one run writes to, as a whole: ``path`` or ``prefix`` without the folder of a partition.
+
+        A prefix has no slashes around it; "" is the whole bucket.
+        """
+        if self.type == "local":
+            return (self.path or "").removesuffix(_PARTITION) or "/"
+        return f"/{(self.prefix or '').rstrip('/')}".removesuffix(_PARTITION).strip("/")
+
+    @property
+    def where(self) -> str:
+        """What tells one place from another, for a run that goes on; nothing secret."""
+        if self.type == "local":
+            return str(self.path)
+        keys = ("type", "bucket", "prefix", "endpoint", "account_name")
+        return " ".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key))
 
     def ends_in_partition(self) -> bool:
         """Whether ``{partition}`` is the last folder, and stands nowhere else."""
@@ -121,6 +134,11 @@ class DestinationConfig(Section):
     def _store(self, context: Context) -> Iterator[Problem]:
         if not self.bucket:
             yield Problem(("bucket",), f"a destination of type {self.type} needs a `bucket`", "add `bucket:`")
+        keys = self.given("access_key_env") or self.given("aws_profile")
+        if self.type == "s3" and self.allow_anonymous and keys:
+            yield Problem(
+                ("allow_anonymous",), "`allow_anonymous` excludes keys and profiles", "keep one of them"
+            )
         if self.type == "s3" and self.given("access_key_env") != self.given("secret_key_env"):
             there, missing = ("access_key_env", "secret_key_env")
             if not self.given(there):

@@ -45,7 +45,7 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("source", "mongo", (None,), "use `type: postgres`"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
-    Feature("export.destination", "type", ("local",), "use `type: local`"),
+    Feature("export.destination", "type", ("local", "s3", "gcs", "azure"), "use another type"),
 )
 
 #: Tokens of a destination that nothing fills in yet.

@@ -164,13 +164,18 @@ class RivetConfig(Section):
     def _destinations(self) -> Iterator[Problem]:
         owners: dict[str, str] = {}
         for at, export in enumerate(self.exports):
-            path = export.destination.path
-            if export.destination.type != "local" or not path:
+            there = export.destination
+            if there.type == "stdout" or (there.type == "local" and not there.path):
                 continue
-            folder = os.path.realpath(expand_path(export.destination.root, export=export.name))
+            folder = expand_path(there.root, export=export.name)
+            if there.type == "local":
+                key, folder = "path", os.path.realpath(folder)
+            else:
+                key = "prefix"
+                folder = "\0".join(str(p) for p in (there.type, there.account_name, there.bucket, folder))
             if (other := owners.get(folder)) is not None and other != export.name:
                 yield Problem(
-                    ("exports", at, "destination", "path"),
+                    ("exports", at, "destination", key),
                     f"the export '{other}' writes into the same folder; each would replace the other's files",
                     'give each export a folder of its own, e.g. "./out/{export}"',
                 )

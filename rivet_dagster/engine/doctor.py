@@ -215,18 +215,22 @@ def _export(engine: Engine, export: ExportConfig) -> tuple[Check, SourceFacts | 
 
 
 def destinations(engine: Engine, size: int) -> Iterator[Check]:
-    """The folders can be written, and the disks below have room. size: bytes of the tables."""
+    """The prefixes can be written, and the disks below have room. size: bytes of the tables."""
     disks: dict[int, Path] = {}
+    written = 0
     for export in engine.config.exports:
-        folder = engine.prefix(export)
         try:
-            standing = _probe(folder)
+            if export.destination.type == "local":
+                standing = _probe(Path(engine.prefix(export)))
+                disks.setdefault(standing.stat().st_dev, standing)
+            else:
+                _probe_objects(export, engine.prefix(export))
         except RivetError as error:
             yield failed(f"destination {export.name}", error)
             continue
-        disks.setdefault(standing.stat().st_dev, standing)
-    if disks:
-        yield Check("destination", "ok", f"{len(engine.config.exports)} folders can be written")
+        written += 1
+    if written:
+        yield Check("destination", "ok", f"{written} prefixes can be written")
     for place in disks.values():
         yield _space(place, size)
 
@@ -248,6 +252,14 @@ def _probe(folder: Path) -> Path:
         standing = standing.parent
     with destination_faults(folder), tempfile.TemporaryFile(dir=standing):
         return standing
+
+
+def _probe_objects(export: ExportConfig, prefix: str) -> None:
+    """Write, read and remove an object of the prefix."""
+    from rivet_dagster.engine.destinations.place import open_objects
+
+    with contextlib.closing(open_objects(export.destination, prefix)) as store:
+        store.probe()
 
 
 def state(engine: Engine) -> Check:

@@ -9,7 +9,8 @@
     ├── IntegrityError        data would be, or is, wrong           exit 3  never retried
     ├── SchemaDriftError      the source changed its shape          exit 4  never retried
     ├── RefusalError          it would not be safe to go on         exit 5  never retried
-    └── InternalError         a defect of ours                      exit 6  never retried
+    ├── InternalError         a defect of ours                      exit 6  never retried
+    └── CrashedError          a process died without a word         no exit code, retried once
 
 A consumer reads ``retryable`` of the error object, never text. Classification is by type and
 SQLSTATE, never by a message, which may hold a user's names (seed ADR-0039, D1 and D2).
@@ -111,6 +112,10 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_VERSION_UNSUPPORTED": CodeEntry("environment", "Use PostgreSQL 12 or newer."),
     "RIVET_DEST_FULL": CodeEntry("environment", "Free space at the destination, then run again."),
     "RIVET_DEST_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the destination."),
+    "RIVET_DEST_NOT_FOUND": CodeEntry("environment", "Make the bucket or container, or correct its name."),
+    "RIVET_DEST_AUTH_FAILED": CodeEntry(
+        "environment", "Give the process credentials that the destination accepts."
+    ),
     "RIVET_CLI_OUTPUT_UNWRITABLE": CodeEntry("environment", "Name a file that can be written."),
     "RIVET_STATE_NOT_WRITABLE": CodeEntry("environment", "Give the process write access to the state."),
     "RIVET_STATE_CORRUPT": CodeEntry(
@@ -153,6 +158,9 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_STATE_URL_TLS_REQUIRED": CodeEntry("refusal", "Add sslmode=verify-full to RIVET_STATE_URL."),
     "RIVET_STATE_BACKUP_FAILED": CodeEntry("refusal", "Make room for a backup of the state beside it."),
     "RIVET_STATE_FOREIGN": CodeEntry("refusal", "Point RIVET_STATE_URL at this source's own state."),
+    "RIVET_STATE_EPHEMERAL": CodeEntry(
+        "refusal", "Set RIVET_STATE_URL to a PostgreSQL URL: a worker's own disk goes with the worker."
+    ),
     "RIVET_SCHEMA_DRIFT": CodeEntry("refusal", "Accept the new shape, or restore the old one."),
     # integrity
     "RIVET_VALIDATE_FAILED": CodeEntry("integrity", "Read the listed failures; run repair or a fresh pass."),
@@ -180,8 +188,11 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_SOURCE_SCHEMA_CHANGED": CodeEntry("transient", "Run again: the plan is made from the new shape."),
     "RIVET_SOURCE_SNAPSHOT_LOST": CodeEntry("transient", "Nothing: the next attempt plans afresh."),
     "RIVET_DEST_UNAVAILABLE": CodeEntry("transient", "Nothing: it is tried again."),
+    "RIVET_DEST_CONFLICT": CodeEntry(
+        "transient", "Nothing: it is tried again. If it repeats, look for another writer of the prefix."
+    ),
     "RIVET_DEST_CONTENT_DIFFERS": CodeEntry(
-        "transient", "Nothing: the unit is written again. If it repeats, examine the destination's disk."
+        "transient", "Nothing: the unit is written again. If it repeats, examine the destination."
     ),
     # internal
     "RIVET_INTERNAL": CodeEntry("internal", "Report it with the run id."),
@@ -208,7 +219,8 @@ class RivetError(Exception):
         counts: bool = True,
     ) -> None:
         self.code = code or self.default_code
-        if self.code not in REGISTRY:  # a typo in a code is a defect, found by the first test that raises it
+        # a typo in a code is a defect, found by the first test that raises it
+        if self.code not in REGISTRY and self.error_class != "crashed":
             raise KeyError(self.code)
         self.message = redact(message)
         self.export = export
@@ -227,7 +239,7 @@ class RivetError(Exception):
 
     @property
     def retryable(self) -> bool:
-        return self.error_class == "retryable"
+        return self.error_class in ("retryable", "crashed")
 
     @property
     def exit_code(self) -> int | None:
@@ -235,7 +247,7 @@ class RivetError(Exception):
 
     def __str__(self) -> str:
         where = f" (export {self.export})" if self.export else ""
-        return f"[{self.code}] {self.message}{where}"
+        return f"[{self.code or self.error_class}] {self.message}{where}"
 
 
 class UsageError(RivetError):
@@ -309,36 +321,29 @@ class InternalError(RivetError):
     default_code = "RIVET_INTERNAL"
 
 
+class CrashedError(RivetError):
+    """A process died without a word: nobody inside said why, so there is no code and no exit code."""
+
+    error_class = "crashed"
+    default_code = ""
+
+
 def error_object(error: BaseException, *, with_message: bool = True) -> dict[str, Any]:
-    """The one error object of ADR-0039 D1: 7 keys, always present (6 and ``message`` None without it).
+    """The one error object of ADR-0039 D1, from its one producer: 7 keys, always present.
 
     ``with_message=False`` is the form for Dagster metadata and other stores that keep what they are
     given: it holds no text that could carry a row's value or a name from the source.
     """
-    if not isinstance(error, RivetError):
-        error = as_rivet_error(error)
-    entry = REGISTRY[error.code]
+    error = as_rivet_error(error)
+    entry = REGISTRY.get(error.code)
     return {
-        "code": error.code,
-        "kind": entry.kind,
+        "code": error.code or None,
+        "kind": entry and entry.kind,
         "class": error.error_class,
         "exit_code": error.exit_code,
         "retryable": error.retryable,
-        "action": entry.action,
+        "action": entry and entry.action,
         "message": str(error) if with_message else None,
-    }
-
-
-def crashed_object(message: str | None = None) -> dict[str, Any]:
-    """The object of a unit whose process died without a word (ADR-0039 D1)."""
-    return {
-        "code": None,
-        "kind": None,
-        "class": "crashed",
-        "exit_code": None,
-        "retryable": True,
-        "action": None,
-        "message": redact(message) if message else None,
     }
 
 
@@ -365,6 +370,7 @@ __all__ = [
     "BusyError",
     "CodeEntry",
     "ConfigError",
+    "CrashedError",
     "EnvironmentFault",
     "IntegrityError",
     "InternalError",
@@ -374,7 +380,6 @@ __all__ = [
     "TransientError",
     "UsageError",
     "as_rivet_error",
-    "crashed_object",
     "error_object",
     "representative",
 ]

@@ -1,16 +1,17 @@
 """What an invocation tells machines: an entry for each export, the sum of them, and failures.
 
-The shapes are those of the scheduler contract (seed ADR-0039, D1 to D3). Every key is always there.
+The shapes are those of the scheduler contract (docs/scheduler-contract.md, D1 to D3). Every key is always
+there, null where it does not apply; tests/golden/contract holds one of each.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.engine.errors import RivetError, error_object, representative
 from rivet_dagster.engine.names import manifest_copy
@@ -38,13 +39,23 @@ def run_entry(outcome: RunOutcome) -> dict[str, Any]:
     }
 
 
-def failed_entry(export: str, error: RivetError, *, run_id: str, mode: str, seconds: float) -> dict[str, Any]:
-    """One export that failed; ``run_id`` is empty when it failed before it had a run."""
+def failed_entry(
+    export: str, error: RivetError, *, run_id: str, mode: str, seconds: float = 0.0
+) -> dict[str, Any]:
+    """One export that failed; ``run_id`` is empty when it failed before it had a run.
+
+    One whose process died (CrashedError) has no seconds: nobody measured them.
+    """
     return {
         **_entry(export, "failed", run_id, mode, seconds),
         "error_message": str(error),
         "error": error_object(error),
+        **error.details,
     }
+
+
+#: What a run finds out on its way, under the keys of ``RunOutcome.details``.
+_DETAILS: Final = ("nulled", "quality", "drift", "folder", "pace")
 
 
 def applied_entry(state: StateStore, export: ExportConfig, run_id: str) -> dict[str, Any]:
@@ -71,6 +82,7 @@ def _entry(export: str, status: str, run_id: str, mode: str, seconds: float) -> 
         "files": 0,
         "bytes": 0,
         "bytes_read": None,
+        "retries": 0,
         "duration_ms": int(seconds * 1000),
         "mode": mode,
         "error_message": None,
@@ -81,7 +93,22 @@ def _entry(export: str, status: str, run_id: str, mode: str, seconds: float) -> 
         "prefix": None,
         "manifest": None,
         "warnings": [],
+        **dict.fromkeys(_DETAILS),
     }
+
+
+def unit_facts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a scheduler's own store may hold of an entry (D9): no text that a value or a name could be in.
+
+    Of a failed one also the error object, without its message.
+    """
+    facts = {
+        "export": entry["export_name"],
+        "table": None,
+        **{key: entry[key] for key in ("run_id", "mode", "status", "rows", "files", "stop_reason")},
+    }
+    error = {key: value for key, value in (entry["error"] or {}).items() if key != "message"}
+    return {**error, **facts}
 
 
 @dataclass(slots=True)
@@ -146,7 +173,10 @@ def aggregate_json(aggregate: RunAggregate) -> dict[str, Any]:
 
 
 def failure_line(errors: Sequence[RivetError]) -> dict[str, Any]:
-    """What ``--json-errors`` prints: the failure that stands for all, and every export's own (D2)."""
+    """What ``--json-errors`` prints: the failure that stands for all, and every export's own (D2).
+
+    ``code`` is left out where there is none, as consumers of the reference expect it.
+    """
     chosen = representative(list(errors))
     text = str(chosen)
     if len(errors) > 1:
@@ -156,7 +186,7 @@ def failure_line(errors: Sequence[RivetError]) -> dict[str, Any]:
     return {
         "error": text,
         "exit_class": chosen.exit_code or 1,
-        **{key: value for key, value in whole.items() if key != "message"},
+        **{key: value for key, value in whole.items() if key != "message" and (key, value) != ("code", None)},
         "failures": [
             {"export": error.export, "table": None, **error_object(error)} for error in errors if error.export
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.crash.kit import Mode, Project, create_table, table_rows
+from tests.crash.mirror import AWKWARD, Mirror
 from tests.services.postgres import TestDatabase, TestServer, database
+from tests.services.seaweed import BUCKET, S3Server
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +36,27 @@ def orders_before(shop: TestDatabase) -> pa.Table:
 
 
 @pytest.fixture
-def project(tmp_path: Path, shop: TestDatabase) -> Callable[..., Project]:
+def where(request: pytest.FixtureRequest) -> str:
+    """The kind of destination; tests that run on several have it as a parameter."""
+    return str(getattr(request, "param", "local"))
+
+
+@pytest.fixture
+def mirror(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mirror | None]:
+    """A prefix of an S3 bucket; None: the project writes to a folder."""
+    if where == "local":
+        yield None
+        return
+    server: S3Server = request.getfixturevalue("s3")
+    with contextlib.closing(server.bucket(BUCKET)) as client:
+        yield Mirror(server, client, f"{AWKWARD}/{secrets.token_hex(4)}", tmp_path / "mirror")
+
+
+@pytest.fixture
+def project(tmp_path: Path, shop: TestDatabase, mirror: Mirror | None) -> Callable[..., Project]:
     """A project of a mode in the test's own folder."""
 
     def make(mode: Mode, table: str = "orders") -> Project:
-        return Project(tmp_path, shop, mode, table)
+        return Project(tmp_path, shop, mode, table, bucket=mirror)
 
     return make

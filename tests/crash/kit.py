@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -21,11 +21,13 @@ import duckdb
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 import xxhash
 import yaml
 
 from rivet_dagster.config import load_config
 from rivet_dagster.engine.run.engine import Engine
+from tests.crash.mirror import Mirror
 from tests.services.postgres import TestDatabase
 
 EXPORT: Final = "orders"
@@ -72,6 +74,20 @@ FOLDERS_INCREMENTAL: Final = Mode(
     "folders_incremental", {"mode": "incremental", "cursor_column": "id", "partition_by": "made"}
 )
 INCREMENTAL: Final = Mode("incremental", {"mode": "incremental", "cursor_column": "id"})
+
+
+def on_stores(local: Iterable[Mode | str], s3: Iterable[Mode | str]) -> pytest.MarkDecorator:
+    """Runs a test with these modes, or at these points, on each kind of destination."""
+    cases = [*(("local", case) for case in local), *(("s3", case) for case in s3)]
+    named = [(where, case if isinstance(case, str) else case.name) for where, case in cases]
+    what = "at" if isinstance(cases[0][1], str) else "mode"
+    return pytest.mark.parametrize(
+        ("where", what), cases, indirect=["where"], ids=["-".join(name) for name in named]
+    )
+
+
+#: Runs a test on each kind of destination.
+ON_STORES: Final = pytest.mark.parametrize("where", ["local", "s3"], indirect=True)
 MODES: Final = (FULL, RANGE, RANGE_ANEW, KEY, INCREMENTAL)
 
 
@@ -120,13 +136,17 @@ class Project:
     db: TestDatabase
     mode: Mode
     table: str = "orders"
-    prefix: Path = field(init=False)
     extra: dict[str, Any] = field(default_factory=dict)
     state_url: str | None = None
+    bucket: Mirror | None = None
 
     def __post_init__(self) -> None:
-        self.prefix = self.folder / "out"
         self.write()
+
+    @property
+    def prefix(self) -> Path:
+        """What the prefix holds now: its folder, or a copy of the bucket's."""
+        return self.folder / "out" if self.bucket is None else self.bucket.refreshed()
 
     @property
     def config(self) -> Path:
@@ -139,12 +159,24 @@ class Project:
             "format": "parquet",
             "parquet": {"row_group_rows": 250},
             "max_file_size": "48KB",
-            "destination": {"type": "local", "path": str(self.prefix / self.mode.below)},
+            "destination": self._destination(),
             **self.mode.export,
             **self.extra,
         }
         source = {"type": "postgres", "url": self.db.url, "tls": {"mode": "disable"}}
         self.config.write_text(yaml.safe_dump({"source": source, "exports": [export]}))
+
+    def _destination(self) -> dict[str, Any]:
+        if self.bucket is None:
+            return {"type": "local", "path": str(self.folder / "out" / self.mode.below)}
+        return self.bucket.destination(self.mode.below)
+
+    def lose(self, part: Path) -> None:
+        """What somebody else's clean-up does to one of the files in ``prefix``."""
+        if self.bucket is None:
+            part.unlink()
+        else:
+            self.bucket.lose(part)
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k not in _FAULTS and not k.startswith("RIVET_")}
@@ -282,10 +314,21 @@ def real_command(project: Project, **environment: str) -> subprocess.CompletedPr
 
 
 class Reader:
-    """Somebody else's reader: knows the manifest's format and the marker, and reads with DuckDB."""
+    """Somebody else's reader: knows the manifest's format and the marker, and reads with DuckDB.
 
-    def __init__(self, prefix: Path) -> None:
-        self.prefix = prefix
+    of: a folder, or the project whose prefix is looked at anew each time.
+    """
+
+    def __init__(self, of: Path | Project) -> None:
+        self._of = of
+
+    @property
+    def prefix(self) -> Path:
+        return self._of if isinstance(self._of, Path) else self._of.prefix
+
+    def now(self) -> Reader:
+        """Of what is there at this moment."""
+        return Reader(self.prefix)
 
     @property
     def marked(self) -> bool:
@@ -293,7 +336,8 @@ class Reader:
 
     @property
     def files(self) -> list[Path]:
-        return sorted([*self.prefix.glob("*.parquet"), *self.prefix.glob("*=*/*.parquet")])
+        prefix = self.prefix
+        return sorted([*prefix.glob("*.parquet"), *prefix.glob("*=*/*.parquet")])
 
     def day(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` that belong into the folder of a day."""
@@ -306,13 +350,14 @@ class Reader:
 
     def manifest(self, name: str = "manifest.json") -> dict[str, Any] | None:
         """None when there is none. Fails when a part is missing, of another size or not readable."""
-        path = self.prefix / name
+        prefix = self.prefix
+        path = prefix / name
         if not path.exists():
             return None
         found: dict[str, Any] = json.loads(path.read_bytes())
         rows = 0
         for part in found["parts"]:
-            file = self.prefix / part["path"]
+            file = prefix / part["path"]
             assert file.exists(), f"{name} names {part['path']}, which is not there"
             assert file.stat().st_size == part["size_bytes"], f"size of {part['path']} in {name}"
             rows += part["rows"]
@@ -333,16 +378,15 @@ class Reader:
 
     def check_instant(self, *allowed: pa.Table) -> None:
         """No reader ever sees a half file, a missing part, or a marker over anything but exact rows."""
-        manifest = self.manifest()
-        for file in self.files:
+        now = self.now()
+        manifest = now.manifest()
+        for file in now.files:
             assert count([file]) >= 0
-        if not self.marked:
+        if not now.marked:
             return
         assert manifest is not None, "a marker without a manifest"
-        self.check_marker()
-        assert any(difference(rows, self.files) is None for rows in allowed), (
-            "a marker over an inexact folder"
-        )
+        now.check_marker()
+        assert any(difference(rows, now.files) is None for rows in allowed), "a marker over an inexact folder"
 
     def check_marker(self) -> None:
         digest = xxhash.xxh3_64((self.prefix / "manifest.json").read_bytes()).hexdigest()
@@ -350,24 +394,26 @@ class Reader:
 
     def check_exact(self, rows: pa.Table, *, union: bool) -> None:
         """Each row once for a reader of the manifests (``union``: of all runs), and of the folder."""
-        assert self.marked, "no marker after a complete run"
-        self.check_marker()
-        manifest = self.manifest()
+        now = self.now()
+        assert now.marked, "no marker after a complete run"
+        now.check_marker()
+        manifest = now.manifest()
         assert manifest is not None
         assert manifest["status"] == "success"
-        parts = self.run_parts() if union else self.parts(manifest)
+        parts = now.run_parts() if union else now.parts(manifest)
         assert difference(rows, parts) is None, f"manifest: {difference(rows, parts)}"
-        assert difference(rows, self.files) is None, f"folder: {difference(rows, self.files)}"
-        own = self.prefix / f"manifest-{manifest['run_id']}.json"
-        assert own.read_bytes() == (self.prefix / "manifest.json").read_bytes()
-        left = [p.name for p in self.prefix.iterdir() if p.name.startswith(".") or p.name.endswith(".tmp")]
+        assert difference(rows, now.files) is None, f"folder: {difference(rows, now.files)}"
+        own = now.prefix / f"manifest-{manifest['run_id']}.json"
+        assert own.read_bytes() == (now.prefix / "manifest.json").read_bytes()
+        left = [p.name for p in now.prefix.iterdir() if p.name.startswith(".") or p.name.endswith(".tmp")]
         assert left == [], "staged files are left"
 
     def picture(self) -> dict[str, str]:
         """Every visible file and what is in it."""
+        prefix = self.prefix
         return {
-            str(path.relative_to(self.prefix)): xxhash.xxh3_64(path.read_bytes()).hexdigest()
-            for path in sorted(self.prefix.rglob("*"))
+            str(path.relative_to(prefix)): xxhash.xxh3_64(path.read_bytes()).hexdigest()
+            for path in sorted(prefix.rglob("*"))
             if path.is_file()
         }
 

@@ -15,11 +15,13 @@ from rivet_dagster.engine.run.faults import POINTS
 from tests.crash.kit import (
     FULL,
     INCREMENTAL,
+    ON_STORES,
     RANGE,
     Child,
     Mode,
     Project,
     Reader,
+    on_stores,
     process_state,
     stopped,
 )
@@ -61,12 +63,12 @@ def state_is_free(project: Project) -> bool:
 
 
 @pytest.mark.parametrize("at", STALLS)
-@pytest.mark.parametrize("mode", [FULL, RANGE, INCREMENTAL], ids=lambda mode: mode.name)
+@on_stores([FULL, RANGE, INCREMENTAL], [RANGE])
 def test_a_stalled_run_changes_nothing_after_its_successor(
     project: Callable[..., Project], orders: pa.Table, mode: Mode, at: str
 ) -> None:
     this = project(alone(mode))
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     with stalled(this, at) as first:
         second = this.run("--lock-wait", "60")
         assert second.code == 0, second.log
@@ -81,12 +83,13 @@ def test_a_stalled_run_changes_nothing_after_its_successor(
     reader.check_exact(orders, union=mode.incremental)
 
 
+@ON_STORES
 def test_a_stalled_run_wakes_while_its_successor_is_at_work(
     project: Callable[..., Project], orders: pa.Table
 ) -> None:
     """Both are in the folder at once, the first with a file that it has yet to rename."""
     this = project(alone(RANGE))
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     with (
         stalled(this, "after_part_staged:4") as first,
         stopped(this, "after_unit_commit:1", RIVET_LEASE_TTL_S="60") as second,
@@ -102,17 +105,18 @@ def test_a_stalled_run_wakes_while_its_successor_is_at_work(
     reader.check_exact(orders, union=False)
 
 
+@ON_STORES
 def test_a_run_that_had_finished_before_it_stalled_is_a_success(
     project: Callable[..., Project], orders: pa.Table
 ) -> None:
     this = project(alone(FULL))
     with stalled(this, "after_cursor_commit") as first:
         assert this.run("--lock-wait", "60").code == 0
-        before = Reader(this.prefix).picture()
+        before = Reader(this).picture()
         first.resume()
         assert first.wait() == 0, first.log
-    assert Reader(this.prefix).picture() == before
-    Reader(this.prefix).check_exact(orders, union=False)
+    assert Reader(this).picture() == before
+    Reader(this).check_exact(orders, union=False)
 
 
 @pytest.mark.parametrize("at", ["after_lease", "after_file_write:4", "after_success"])
@@ -131,7 +135,7 @@ def test_a_waiting_run_takes_over_from_a_killed_one_at_once(
         assert first.code == -signal.SIGKILL
         assert second.wait(60) == 0, second.log
         assert time.monotonic() - killed < 60
-    Reader(this.prefix).check_exact(orders, union=False)
+    Reader(this).check_exact(orders, union=False)
     assert ("goes on" in second.log) == (at == "after_file_write:4")
 
 
@@ -151,7 +155,7 @@ def test_the_second_of_two_runs_waits_and_then_does_its_own(
         first.resume()
         assert first.wait() == 0, first.log
         assert second.wait() == 0, second.log
-    Reader(this.prefix).check_exact(orders, union=False)
+    Reader(this).check_exact(orders, union=False)
     runs = this.query("SELECT status FROM chunk_run ORDER BY created_at")
     assert runs == [("completed",), ("completed",)]
 

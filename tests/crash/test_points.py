@@ -8,20 +8,20 @@ import pyarrow as pa
 import pytest
 
 from rivet_dagster.engine.run.faults import POINTS
-from tests.crash.kit import FULL, KEY, RANGE, RANGE_ANEW, Mode, Project, Reader
+from tests.crash.kit import FULL, KEY, RANGE, RANGE_ANEW, Mode, Project, Reader, on_stores
 
 PER_UNIT = {"after_source_read": 2, "after_part_staged": 5, "after_file_write": 5, "after_unit_commit": 3}
 PLACES = [*POINTS, *(f"{point}:{hit}" for point, hit in PER_UNIT.items())]
 
 
 @pytest.mark.parametrize("at", PLACES)
-@pytest.mark.parametrize("mode", [FULL, RANGE, RANGE_ANEW, KEY], ids=lambda mode: mode.name)
+@on_stores([FULL, RANGE, RANGE_ANEW, KEY], [RANGE])
 def test_killed_at(
     project: Callable[..., Project], orders: pa.Table, orders_before: pa.Table, mode: Mode, at: str
 ) -> None:
     this = project(mode, "orders_before")
     this.run_here()
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     reader.check_exact(orders_before, union=False)
 
     this.table = "orders"

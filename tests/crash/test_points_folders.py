@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pyarrow as pa
-import pytest
 
-from tests.crash.kit import FOLDERS, Project, Reader
+from tests.crash.kit import FOLDERS, Project, Reader, on_stores
 
 #: What differs from other modes. The prefix's own manifest is written first, its marker last; between lie
 #: those of 8 folders.
@@ -27,13 +26,13 @@ PLACES = (
 )
 
 
-@pytest.mark.parametrize("at", PLACES)
+@on_stores(PLACES, PLACES[2::4])
 def test_killed_at(
     project: Callable[..., Project], orders: pa.Table, orders_before: pa.Table, at: str
 ) -> None:
     this = project(FOLDERS, "orders_before")
     this.run_here()
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     reader.check_exact(orders_before, union=False)
     assert len(reader.folders) == 7
 

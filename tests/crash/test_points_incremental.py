@@ -18,6 +18,7 @@ from tests.crash.kit import (
     Reader,
     add_rows,
     create_table,
+    on_stores,
     table_rows,
 )
 from tests.services.postgres import TestDatabase
@@ -52,7 +53,7 @@ def test_first_run_killed_at(
     project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
 ) -> None:
     this = project(INCREMENTAL, growing)
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     before = table_rows(shop, growing)
     this.crash(at)
     reader.check_instant(before)
@@ -62,12 +63,12 @@ def test_first_run_killed_at(
     check_runs(this, ROWS + 299)
 
 
-@pytest.mark.parametrize("at", SECOND)
+@on_stores(SECOND, [at for at in SECOND if at.startswith(("after_file_write", "after_manifest", "after_s"))])
 def test_second_run_killed_at(
     project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
 ) -> None:
     this = project(INCREMENTAL, growing)
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     first = table_rows(shop, growing)
     this.run_here()
     reader.check_exact(first, union=True)
@@ -94,7 +95,7 @@ def test_a_run_rolled_forward_under_another_config_ends_as_it_began(
     after = this.run()
     if other is FULL:
         assert after.code == 0, after.log
-        Reader(this.prefix).check_exact(table_rows(shop, "orders_before"), union=False)
+        Reader(this).check_exact(table_rows(shop, "orders_before"), union=False)
     else:
         assert after.code == 5, after.log
         assert "RIVET_STATE_CURSOR_OWNER_MISMATCH" in after.log
@@ -107,7 +108,7 @@ def test_whole_passes_and_deltas_in_one_folder(
 ) -> None:
     """A whole pass replaces deltas, and a first incremental run replaces a whole pass."""
     this = project(INCREMENTAL, growing)
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     for round_, mode in enumerate([FULL, INCREMENTAL, INCREMENTAL, FULL, INCREMENTAL, INCREMENTAL]):
         this.mode = mode
         this.write()
@@ -118,8 +119,7 @@ def test_whole_passes_and_deltas_in_one_folder(
         add_rows(shop, growing, ROWS + 100 * round_, 100)
 
 
-@pytest.mark.parametrize(
-    "at",
+@on_stores(
     [
         "after_file_write:2",
         "after_unit_commit:2",
@@ -128,13 +128,14 @@ def test_whole_passes_and_deltas_in_one_folder(
         "after_quarantine",
         "after_success_staged:2",
     ],
+    ["after_manifest_staged:3"],
 )
 def test_second_run_into_folders_killed_at(
     project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
 ) -> None:
     """The new rows lie in the last day of the first run and in days that it did not have."""
     this = project(FOLDERS_INCREMENTAL, growing)
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     first = table_rows(shop, growing)
     this.run_here()
     add_rows(shop, growing, ROWS, 1000)

@@ -77,7 +77,7 @@ def test_killed_twice(
         folder = tmp_path / str(number)
         folder.mkdir()
         this = Project(folder, shop, mode, "orders_before")
-        reader = Reader(this.prefix)
+        reader = Reader(this)
         usual = usual or usual_seconds(this)
         if number % 2:  # every other one over an earlier complete run
             this.run_here()
@@ -101,7 +101,7 @@ def test_incremental_killed_twice(tmp_path: Path, shop: TestDatabase) -> None:
         table = f"random_{secrets.token_hex(4)}"
         create_table(shop, table)
         this = Project(folder, shop, INCREMENTAL, table)
-        reader = Reader(this.prefix)
+        reader = Reader(this)
         seen = [table_rows(shop, table)]
         usual = usual or usual_seconds(this)
         for n in range(2):
@@ -122,7 +122,7 @@ def test_the_program_as_a_person_starts_it(
     this = project(mode)
     dead = real_command(this, RIVET_TEST_CRASH_AT="after_unit_commit:2")
     assert dead.returncode == -9, dead.stderr
-    Reader(this.prefix).check_instant(orders)
+    Reader(this).check_instant(orders)
     alive = real_command(this)
     assert alive.returncode == 0, alive.stderr
-    Reader(this.prefix).check_exact(orders, union=mode.incremental)
+    Reader(this).check_exact(orders, union=mode.incremental)

@@ -33,7 +33,7 @@ MODES = [FULL, RANGE, INCREMENTAL]
 
 def await_part(project: Project, child: Child) -> None:
     deadline = time.monotonic() + 60
-    while not Reader(project.prefix).files:
+    while not Reader(project).files:
         assert child.code is None, child.log
         assert time.monotonic() < deadline, child.log
         time.sleep(0.02)
@@ -54,7 +54,7 @@ def test_the_server_dies_while_it_is_read(tmp_path: Path, version: int, mode: Mo
         this = Project(tmp_path, db, Mode(mode.name, {**mode.export, "parallel": 1}))
         this.extra = {"tuning": {"throttle_ms": 100, "batch_size": 250}}
         this.write()
-        reader = Reader(this.prefix)
+        reader = Reader(this)
 
         child = this.start()
         await_part(this, child)
@@ -107,7 +107,7 @@ def test_the_destination_is_full(
     project: Callable[..., Project], volume: Volume, orders: pa.Table, mode: Mode
 ) -> None:
     this = project(mode)
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     volume.remount("size=256k")
     full = this.run()
     assert full.code == 1, full.log
@@ -124,7 +124,7 @@ def test_the_destination_is_full_when_the_manifest_is_due(
     project: Callable[..., Project], volume: Volume, orders: pa.Table, mode: Mode
 ) -> None:
     this = project(mode)
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     with stopped(this, "before_finalize") as child:
         filler = this.prefix / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -149,7 +149,7 @@ def test_the_destination_is_read_only(
     mode: Mode,
 ) -> None:
     this = project(mode, "orders" if mode.incremental else "orders_before")
-    reader = Reader(this.prefix)
+    reader = Reader(this)
     if not mode.incremental:
         this.run_here()
         this.table = "orders"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.destinations.base import DestinationCapabilities, StoredObject
+from rivet_dagster.engine.destinations.base import DestinationCapabilities, Staged, StoredObject
 from rivet_dagster.engine.errors import EnvironmentFault, IntegrityError, RivetError, TransientError
 
 LOCAL = DestinationCapabilities(
@@ -76,12 +76,19 @@ class LocalStore:
     def staging_path(self, name: str) -> Path:
         return self.root / f".{Path(name).name}.{secrets.token_hex(4)}.tmp"
 
-    def publish(self, staged: Path, name: str) -> None:
+    def publish(self, staged: Path, name: str) -> str:
         with destination_faults(self.root / name):
             _fsync(staged)
             folder = self._folder_of(name)
             os.rename(staged, self.root / name)
             _fsync(folder)
+        return ""
+
+    def version(self, name: str) -> str | None:
+        return None  # a rename compares nothing
+
+    def replace(self, staged: Path, name: str, over: str | None) -> None:
+        self.publish(staged, name)
 
     def discard(self, staged: Path) -> None:
         with suppress(OSError):
@@ -126,6 +133,12 @@ class LocalStore:
 
     def list_quarantine(self) -> Iterator[StoredObject]:
         return self._walk(self.root / names.QUARANTINE)
+
+    def staged(self, mine: names.NameMatcher) -> tuple[Staged, ...]:
+        return tuple(Staged(item.name) for item in self.list() if mine.is_staged(item.name))
+
+    def unstage(self, item: Staged) -> None:
+        self.delete(item.name)
 
     def _walk(self, top: Path) -> Iterator[StoredObject]:
         if not top.is_dir():
@@ -178,3 +191,6 @@ class LocalStore:
 
     def uri(self, name: str = "") -> str:
         return (self.root / name).absolute().as_uri() if name else self.root.absolute().as_uri()
+
+    def close(self) -> None:
+        return

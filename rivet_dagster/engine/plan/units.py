@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+V = TypeVar("V")
 
 
 class UnitKind(StrEnum):
@@ -52,11 +55,31 @@ class WorkUnit:
         return f"chunk {self.index} [{self.start_key or ''}..{self.end_key or ''}]"
 
 
-def _merged(
-    one: Mapping[str, int], other: Mapping[str, int], join: Callable[[list[int]], int]
-) -> dict[str, int]:
-    names = dict.fromkeys([*one, *other])
-    return {name: join([side[name] for side in (one, other) if name in side]) for name in names}
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where the values of a stretch of rows lie: numbers, or the first 16 bytes of others as a number.
+
+    low and high are not below and not above any of them. rising: each value is greater than the one
+    before, so none comes twice.
+    """
+
+    low: int
+    high: int
+    rising: bool
+
+    def joined(self, other: Span) -> Span:
+        """Of both, when the rows of ``other`` follow."""
+        rising = self.rising and other.rising and self.high < other.low
+        return Span(min(self.low, other.low), max(self.high, other.high), rising)
+
+
+def _merged(one: Mapping[str, V], other: Mapping[str, V], join: Callable[[V, V], V]) -> dict[str, V]:
+    found = {**one, **other}
+    return found | {name: join(one[name], other[name]) for name in one if name in other}
+
+
+def _following(one: Span | None, other: Span | None) -> Span | None:
+    return one.joined(other) if one and other else one or other
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +87,37 @@ class PartStats:
     """Figures of a part's rows by column name; a column that was not measured is not there.
 
     nulls: NULL cells. widths: bytes of the longest text or binary. nulled: values that no type of the
-    file holds and that the policy ``null`` replaced (of the whole unit, on its first part).
+    file holds and that the policy ``null`` replaced (of the whole unit, on its first part). spans: where
+    the values lie, None without any but NULL.
     """
 
     nulls: Mapping[str, int] = field(default_factory=dict)
     widths: Mapping[str, int] = field(default_factory=dict)
     nulled: Mapping[str, int] = field(default_factory=dict)
+    spans: Mapping[str, Span | None] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, dict[str, int]]:
-        return {name: dict(getattr(self, name)) for name in self.__slots__}
+    def as_json(self) -> dict[str, dict[str, Any]]:
+        spans = {name: span and [span.low, span.high, span.rising] for name, span in self.spans.items()}
+        return {
+            "nulls": dict(self.nulls),
+            "widths": dict(self.widths),
+            "nulled": dict(self.nulled),
+            "spans": spans,
+        }
 
     def joined(self, other: PartStats) -> PartStats:
-        """Of the rows of both."""
+        """Of the rows of both, when those of ``other`` follow."""
         return PartStats(
-            _merged(self.nulls, other.nulls, sum),
+            _merged(self.nulls, other.nulls, operator.add),
             _merged(self.widths, other.widths, max),
-            _merged(self.nulled, other.nulled, sum),
+            _merged(self.nulled, other.nulled, operator.add),
+            _merged(self.spans, other.spans, _following),
         )
 
     @classmethod
-    def of_json(cls, found: Mapping[str, Mapping[str, int]]) -> PartStats:
-        return cls(found.get("nulls", {}), found.get("widths", {}), found.get("nulled", {}))
+    def of_json(cls, found: Mapping[str, Mapping[str, Any]]) -> PartStats:
+        spans = {name: span and Span(*span) for name, span in found.get("spans", {}).items()}
+        return cls(found.get("nulls", {}), found.get("widths", {}), found.get("nulled", {}), spans)
 
 
 @dataclass(frozen=True, slots=True)

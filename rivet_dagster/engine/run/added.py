@@ -25,8 +25,8 @@ ROW_HASH_RENDER: Final = "xxh3-64-i64-arrow-cells-v1"
 _NATIVE: Final = "rivet_dagster"
 
 
-def _added(name: str, arrow: pa.DataType) -> Column:
-    return Column(name, _NATIVE, arrow, select="", wire=0, nullable=False, added=True)
+def _added(name: str, arrow: pa.DataType, *, random: bool = False) -> Column:
+    return Column(name, _NATIVE, arrow, select="", wire=0, nullable=False, added=True, random=random)
 
 
 def added_columns(export: ExportConfig, columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -38,7 +38,7 @@ def added_columns(export: ExportConfig, columns: Sequence[Column]) -> tuple[Colu
     if export.meta_columns.row_hash:
         for name in _covered(export, columns):
             require_column(names, export.name, "meta_columns.row_hash", name)
-        wanted.append(_added(ROW_HASH, pa.int64()))
+        wanted.append(_added(ROW_HASH, pa.int64(), random=True))
     for column in wanted:
         if column.name in names:
             raise ConfigError(

@@ -63,7 +63,7 @@ def reconcile(engine: Engine, name: str, *, depth: ReconcileDepth = "sums") -> R
         report = reconcile_units(
             lambda unit: planner.aggregate(unit, columns, hashed),
             _units(engine, run),
-            engine.store(run.prefix),
+            engine.store(export, run.prefix),
             columns,
             batch_aggregate=partial(aggregate.aggregate_arrow, digest=hashed),
             export_name=name,
@@ -89,14 +89,15 @@ def _hashed(columns: Sequence[Column], encoding: str, file_format: str) -> list[
 def validate(engine: Engine, name: str, *, depth: Depth = "full") -> ValidationReport:
     """Check the files of the last complete run against their manifest; the source is not asked."""
     run = latest_complete(engine, name)
-    return validate_prefix(engine.store(run.prefix), run.prefix, depth=depth, export_name=name)
+    store = engine.store(engine.export(name), run.prefix)
+    return validate_prefix(store, run.prefix, depth=depth, export_name=name)
 
 
 def quality(engine: Engine, name: str) -> QualityReport:
     """The export's gates over the files of its last complete run."""
     run = latest_complete(engine, name)
     parts = [row.as_part() for row in engine.state.parts(run.run_id)]
-    return evaluate(engine.export(name), parts, engine.store(run.prefix))
+    return evaluate(engine.export(name), parts, engine.store(engine.export(name), run.prefix))
 
 
 def drift(engine: Engine, name: str) -> Drift:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rivet_dagster.engine.destinations.local import LocalStore
-from rivet_dagster.engine.errors import UsageError
-from rivet_dagster.engine.names import expand_path
+from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.destinations.place import open_store, prefix_of
+from rivet_dagster.engine.errors import ConfigError, UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
@@ -39,14 +39,21 @@ class Engine:
         self.config = config
         self._state_url = state_url if state_url is not None else os.environ.get("RIVET_STATE_URL")
         self._state: StateStore | None = None
+        self._stores: dict[tuple[str, str], Store] = {}
         self._lock = threading.Lock()
 
     @property
     def state(self) -> StateStore:
         with self._lock:
             if self._state is None:
-                self._state = StateStore.open(self.state_location)
+                self._state = StateStore.open(self.state_location, source_identity=self._identity())
             return self._state
+
+    def _identity(self) -> str:
+        """Which source this is; "" where its address is not known here: what needs no source says nothing."""
+        with contextlib.suppress(ConfigError):
+            return self.config.source.identity()
+        return ""
 
     @property
     def state_location(self) -> StateLocation:
@@ -58,6 +65,9 @@ class Engine:
             if self._state is not None:
                 self._state.close()
                 self._state = None
+            for store in self._stores.values():
+                store.close()
+            self._stores.clear()
 
     def __enter__(self) -> Engine:
         return self
@@ -84,14 +94,17 @@ class Engine:
         rules = ColumnRules(export.column_types, export.value_policies, export.default_policy)
         return PostgresSource(export.name, origin, lambda: source.resolve().conninfo_kwargs(), limits, rules)
 
-    def prefix(self, export: ExportConfig) -> Path:
-        """The export's folder, its tokens expanded now; a run expands them once and keeps the result.
+    def prefix(self, export: ExportConfig) -> str:
+        """See ``place.prefix_of``."""
+        return prefix_of(export.destination, export.name)
 
-        Folders of ``partition_by`` lie below it."""
-        return Path(expand_path(export.destination.root, export=export.name))
-
-    def store(self, prefix: Path | str) -> LocalStore:
-        return LocalStore(Path(prefix))
+    def store(self, export: ExportConfig, prefix: str) -> Store:
+        """The store of one of the export's prefixes; one client for all who ask."""
+        with self._lock:
+            key = (export.name, prefix)
+            if key not in self._stores:
+                self._stores[key] = open_store(export.destination, prefix)
+            return self._stores[key]
 
     def session(self, name: str, *, holder: str, lock_wait: float | None = None) -> Session:
         """A session of one export; entering it takes the export's lease.
@@ -137,7 +150,7 @@ class Engine:
         export = self.export(name)
         if not export.accumulates:
             return None
-        cursor = self.state.cursor(name, str(self.prefix(export)))
+        cursor = self.state.cursor(name, self.prefix(export))
         with self.source(export).planner(snapshot=False) as planner:
             walked, after = cursor_of(export), cursor.value if cursor else None
             if export.late_rows_s is None:

@@ -10,6 +10,11 @@ A rename whose check passed belongs to a file that was staged before the takeove
 before ``expel``, and its result is treated like any leftover, or it finds no file to rename. What
 remains is a holder stopped in the instant between its check and the *removal* of ``_SUCCESS``: the
 marker of its successor may then vanish, and readers wait for the next run; they never see wrong rows.
+
+A store that compares versions (``conditional_writes``) is fenced by that instead: what an object is
+written over is looked up *before* the lease, so a late write over a successor's object is refused by the
+store. Parts and first versions are new objects; one that arrives late is taken back by whoever sent it,
+and no manifest ever names it.
 """
 
 from __future__ import annotations
@@ -21,13 +26,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.destinations.base import Store, StoredObject
+from rivet_dagster.engine.destinations.base import ConflictError, Staged, Store, StoredObject
 from rivet_dagster.engine.destinations.local import destination_faults
-from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.errors import BusyError, RivetError
 from rivet_dagster.engine.run.faults import fault_point
 
 #: Where a crash test stops between the staging and the rename of an object.
 _STAGED_POINTS = {names.MANIFEST: "after_manifest_staged", names.SUCCESS: "after_success_staged"}
+#: How often a sidecar is written over what an earlier holder may still have written in between.
+_TRIES = 3
 
 
 class FencedStore:
@@ -46,9 +53,12 @@ class FencedStore:
         it is found later. A second listing finds what was renamed between the first and its removal.
         """
         for _ in range(2):
-            for item in self.list():
-                if self._mine.is_staged(item.name):
-                    self._store.delete(item.name)
+            found = self._store.staged(self._mine)
+            self._verify()  # no later holder's work is in the answer
+            for item in found:
+                self._store.unstage(item)
+            if not found:
+                return
 
     def prepare(self) -> None:
         self._verify()
@@ -57,22 +67,46 @@ class FencedStore:
     def staging_path(self, name: str) -> Path:
         return self._store.staging_path(name)
 
-    def publish(self, staged: Path, name: str) -> None:
+    def publish(self, staged: Path, name: str) -> str:
         self._verify()
         fault_point("after_part_staged")
-        self._rename(staged, name)
+        with self._blaming_the_lease():
+            md5 = self._store.publish(staged, name)
+        self._verify_again(name)
+        return md5
+
+    def version(self, name: str) -> str | None:
+        return self._store.version(name)
+
+    def replace(self, staged: Path, name: str, over: str | None) -> None:
+        """``over`` is to be looked up before this: a successor's write after that makes it fail."""
+        self._verify()
+        fault_point(_STAGED_POINTS.get(posixpath.basename(name), "after_manifest_copy_staged"))
+        with self._blaming_the_lease():
+            self._store.replace(staged, name, over)
 
     def discard(self, staged: Path) -> None:
         self._store.discard(staged)
 
     def put_bytes(self, name: str, data: bytes) -> None:
+        over = None
+        for left in reversed(range(_TRIES)):
+            over = self._store.version(name)
+            try:
+                self._put(name, data, over)
+                break
+            except ConflictError:  # with the lease still ours: an earlier holder's last word
+                if not left:
+                    raise
+        if over is None:
+            self._verify_again(name, data)
+
+    def _put(self, name: str, data: bytes, over: str | None) -> None:
         staged = self._store.staging_path(name)
         try:
             with destination_faults(self._store.uri(name)):
                 staged.write_bytes(data)
-            self._verify()
-            fault_point(_STAGED_POINTS.get(posixpath.basename(name), "after_manifest_copy_staged"))
-            self._rename(staged, name)
+            self.replace(staged, name, over)
         except BaseException:
             self._store.discard(staged)
             raise
@@ -92,6 +126,13 @@ class FencedStore:
         self._verify()
         return iter(found)
 
+    def staged(self, mine: names.NameMatcher) -> tuple[Staged, ...]:
+        return self._store.staged(mine)
+
+    def unstage(self, item: Staged) -> None:
+        self._verify()
+        self._store.unstage(item)
+
     def list_quarantine(self) -> Iterator[StoredObject]:
         return self._store.list_quarantine()
 
@@ -106,9 +147,22 @@ class FencedStore:
     def uri(self, name: str = "") -> str:
         return self._store.uri(name)
 
-    def _rename(self, staged: Path, name: str) -> None:
-        with self._blaming_the_lease():
-            self._store.publish(staged, name)
+    def close(self) -> None:
+        self._store.close()
+
+    def _verify_again(self, name: str, data: bytes | None = None) -> None:
+        """Take back a new object that came after the lease had passed on, where no rename was fenced.
+
+        data: of an object that a successor may have written over. Parts have names of their own.
+        """
+        if not self.capabilities.conditional_writes:
+            return
+        try:
+            self._verify()
+        except BusyError:
+            if data is None or self._store.read_bytes(name, len(data)) == data:
+                self._store.delete(name)
+            raise
 
     @contextlib.contextmanager
     def _blaming_the_lease(self) -> Iterator[None]:

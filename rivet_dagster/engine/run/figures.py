@@ -10,7 +10,7 @@ import pyarrow as pa
 from rivet_dagster.engine.plan.units import PartStats
 from rivet_dagster.engine.run.drift import WIDTH_FACTOR
 from rivet_dagster.engine.run.sink import Measure
-from rivet_dagster.engine.sources.postgres.cells import widest
+from rivet_dagster.engine.sources.postgres.cells import cell_span, has_span, widest
 from rivet_dagster.engine.types.decision import Column
 
 if TYPE_CHECKING:
@@ -25,15 +25,19 @@ def width_factor(export: ExportConfig) -> float:
 
 def measure(export: ExportConfig, columns: Sequence[Column]) -> Measure | None:
     """What is measured of the batches of ``columns`` (as the file holds them); None: nothing."""
-    counted = list(export.quality.null_ratio_max) if export.quality is not None else []
+    gates = export.quality
+    counted = list(gates.null_ratio_max) if gates is not None else []
+    unique = set(gates.unique_columns) if gates is not None else set()
+    ordered = [c.name for c in columns if c.name in unique and has_span(c.arrow)]
     texts = [c.name for c in columns if _is_variable(c.arrow)] if width_factor(export) else []
-    if not (counted or texts):
+    if not (counted or texts or ordered):
         return None
 
     def figures(batch: pa.RecordBatch) -> PartStats:
         return PartStats(
             {name: batch.column(name).null_count for name in counted},
             {name: widest(batch.column(name)) for name in texts},
+            spans={name: cell_span(batch.column(name)) for name in ordered},
         )
 
     return figures

@@ -106,7 +106,7 @@ def plan_hash(export: ExportConfig, facts: SourceFacts, identity: str) -> str:
         "source": identity,
         "export": {key: _plain(getattr(export, key)) for key in _DECIDING},
         "query": export.query_text(),
-        "destination": str(export.destination.path),
+        "destination": export.destination.where,
         "columns": [c.as_json() for c in facts.columns],
         "numbers": facts.numbers,
         "checksum_key": checksum_key(export, facts),

@@ -14,7 +14,8 @@ from rivet_dagster.engine.run.workers import WorkOrder
 from rivet_dagster.engine.sources.base import SourceFacts, UnitReader
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.types.decision import Column
-from rivet_dagster.engine.write import new_part_writer
+from rivet_dagster.engine.write import load_writer, new_part_writer
+from rivet_dagster.engine.write.base import WriteOptions
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -59,3 +60,9 @@ def work_order(
         read_back=export.verify == "content",
         shows_schema=not export.skip_empty,
     )
+
+
+def load_the_rest(options: WriteOptions) -> None:
+    """Import what a run needs after its plan."""
+    load_writer(options)
+    import rivet_dagster.engine.run.finalize  # noqa: F401

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rivet_dagster.engine.errors import RivetError, error_object
 from rivet_dagster.engine.plan.guarantees import cursor_notes
 from rivet_dagster.engine.plan.plan import Plan
 from rivet_dagster.engine.plan.planner import plan_export
@@ -95,10 +96,20 @@ class Preview:
         return self.plan.resumable and self.export.chunk_checkpoint
 
 
+def refused(export_name: str, error: RivetError) -> dict[str, Any]:
+    """What planning refused, with the keys of ``Preview.as_json``."""
+    none: dict[str, Any] = dict.fromkeys(
+        ("strategy", "why", "skip_reason", "consistency", "resumable", "est_rows", "bytes", "cursor")
+    )
+    lists: dict[str, Any] = {name: [] for name in ("units", "columns", "warnings", "notes")}
+    told = {"export_name": export_name, "verdict": "refused", "error": error_object(error)}
+    return none | lists | {"unit_count": 0} | told
+
+
 def preview(engine: Engine, name: str) -> Preview:
     """Plan a fresh run of ``name``; nothing is written and no lease is taken. Raises as planning does."""
     export = engine.export(name)
-    cursor = engine.state.cursor(name, str(engine.prefix(export))) if export.accumulates else None
+    cursor = engine.state.cursor(name, engine.prefix(export)) if export.accumulates else None
     with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
         planner.patience_s = _PATIENCE_S
         require_gate_columns(export, planner.facts.columns)

@@ -6,9 +6,9 @@ marker or cursor ever speaks of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import IntegrityError
 from rivet_dagster.engine.plan.columns import require_column
 from rivet_dagster.engine.plan.units import Part
-from rivet_dagster.engine.sources.postgres.cells import row_hashes
+from rivet_dagster.engine.run.unique import count_duplicates, in_doubt
 from rivet_dagster.engine.types.decision import Column
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from rivet_dagster.config.quality import QualityConfig
 
 Status = Literal["pass", "warn", "fail"]
-
-#: Hashes (8 bytes each) that are held at a time; more rows are looked at in several passes.
-PASS_HASHES: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ def require_gate_columns(export: ExportConfig, columns: Sequence[Column]) -> Non
 
 
 def evaluate(export: ExportConfig, parts: Sequence[Part], store: Store) -> QualityReport:
-    """All gates of the export over ``parts``; reads parts again only for uniqueness."""
+    """All gates of the export over ``parts``; reads again those that may hold a value twice."""
     gates = export.quality
     if gates is None:
         return QualityReport()
@@ -134,8 +131,10 @@ class _Run:
     def unique_gate(self, name: str, most: int | None) -> GateResult:
         """Duplicates among values that are not NULL; only the first ``most`` rows are looked at."""
         rows = self.rows if most is None else min(most, self.rows)
-        duplicates = count_duplicates(lambda: self._read(self._parts, name), rows)
         cut = rows < self.rows
+        parts = self._parts if cut else in_doubt(self._parts, name)
+        of_parts = min(rows, sum(part.rows for part in parts))
+        duplicates = count_duplicates(lambda: self._read(parts, name), of_parts)
         status: Status = "fail" if duplicates else ("warn" if cut else "pass")
         note = f" (only {rows} of {self.rows} rows were looked at)" if cut else ""
         return GateResult("unique_columns", name, status, 0, duplicates, note)
@@ -154,31 +153,4 @@ class _Run:
                     yield array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
-def count_duplicates(read: Callable[[], Iterator[pa.Array]], rows: int, held: int = PASS_HASHES) -> int:
-    """How many of the first ``rows`` values repeat an earlier one; NULLs repeat nothing.
-
-    By a 64-bit hash of each value. read: the values anew, for each pass over them. held: hashes in
-    memory at a time, about.
-    """
-    import pyarrow.compute as pc  # costs 0.1 s, and only this gate needs it
-
-    passes = 1 << max(0, -(-rows // held) - 1).bit_length()
-    duplicates = 0
-    for number in range(passes):
-        kept, left = [], rows
-        for found in read():
-            if left <= 0:
-                break
-            array = found.slice(0, left)
-            left -= len(array)
-            hashes = row_hashes([array.drop_null()])
-            if passes > 1:
-                slot = pc.bit_wise_and(hashes, pa.scalar(passes - 1, pa.int64()))
-                hashes = hashes.filter(pc.equal(slot, pa.scalar(number, pa.int64())))
-            kept.append(hashes)
-        mine = pa.chunked_array(kept, pa.int64())
-        duplicates += len(mine) - int(pc.count_distinct(mine).as_py())
-    return duplicates
-
-
-__all__ = ["GateResult", "QualityReport", "count_duplicates", "evaluate", "require_gate_columns"]
+__all__ = ["GateResult", "QualityReport", "evaluate", "require_gate_columns"]

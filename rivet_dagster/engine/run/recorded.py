@@ -37,7 +37,8 @@ def planned_event(plan: Plan) -> JournalEvent:
 
 
 def failed_event(error: RivetError) -> JournalEvent:
-    return JournalEvent("RunFailed", {"code": error.code, "class": error.error_class, "unit": error.unit})
+    detail = {"code": error.code or None, "class": error.error_class, "unit": error.unit}
+    return JournalEvent("RunFailed", detail)
 
 
 def partitions(units: Collection[WorkUnit]) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def seal(engine: Engine, name: str, *, now: datetime | None = None) -> tuple[str
         "config_path": str(engine.config.path),
         "source": identity,
         "state": engine.state_location.display,
-        "prefix": str(engine.prefix(seen.export)),
+        "prefix": engine.prefix(seen.export),
         "plan_hash": plan_hash(seen.export, facts, identity),
         "strategy": plan.strategy,
         "consistency": plan.consistency,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
@@ -23,7 +24,7 @@ from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPl
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.options import lease_ttl_s, plan_hash, read_options, write_options
-from rivet_dagster.engine.run.order import work_order
+from rivet_dagster.engine.run.order import load_the_rest, work_order
 from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.recorded import (
     carried_events,
@@ -38,8 +39,6 @@ from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
 from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
-from rivet_dagster.engine.write import load_writer
-from rivet_dagster.engine.write.base import WriteOptions
 
 if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
@@ -110,6 +109,8 @@ class Session:
         with self._naming_the_export():
             self._open_source()
             identity = self.engine.config.source.identity()
+            if other := self.engine.state.shared_with:
+                self._notes.append(f"the state beside the config is also that of {other}")
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
             self._sealed = sealed
             if sealed is not None:
@@ -196,7 +197,7 @@ class Session:
         snapshot = self.export.reads_one_snapshot
         options = write_options(self.export)
         opened = source.planner(
-            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: _load_the_rest(options)
+            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: load_the_rest(options)
         )
         planner = self._planner = self._stack.enter_context(opened)
         reading = read_options(options, self.engine.config.tuning_for(self.export))
@@ -239,7 +240,7 @@ class Session:
         self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
     def _store(self, prefix: str) -> FencedStore:
-        return FencedStore(self.engine.store(prefix), self.export.name, self.keeper.verify)
+        return FencedStore(self.engine.store(self.export, prefix), self.export.name, self.keeper.verify)
 
     def _require_plan(self) -> RunPlan:
         if self._plan is None:
@@ -310,7 +311,7 @@ class Session:
     ) -> RunPlan | None:
         """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
         state = self.engine.state
-        at = self.engine.store
+        at = partial(self.engine.store, self.export)
         found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
         if isinstance(found, str):
             if repair and self.export.accumulates:  # a new run would go on after the rows in question
@@ -319,7 +320,7 @@ class Session:
             return None
         self._look_for_drift()
         base, self._cursor = found.base, found.window
-        prefix = str(self.engine.prefix(self.export)) if base is None else base.prefix
+        prefix = self.engine.prefix(self.export) if base is None else base.prefix
         header = self._new_header(prefix, found.mode, found.consistency, parent=base.run_id if base else None)
         state.begin_run(header, found.units, self.keeper.lease, completed=found.carried)
         self._header = header
@@ -331,7 +332,7 @@ class Session:
         state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
         if sealed is not None:  # an open run of it may have been completed just now
             sealed.refuse_applied(state)
-        prefix = str(self.engine.prefix(self.export)) if sealed is None else sealed.prefix
+        prefix = self.engine.prefix(self.export) if sealed is None else sealed.prefix
         stream = f"{identity}/{planner.facts.stream}"
         cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
         watermark = None if cursor is None else cursor.value
@@ -415,9 +416,3 @@ class Session:
             pace=self._pace,
             decisions=self._decisions,
         )
-
-
-def _load_the_rest(options: WriteOptions) -> None:
-    """What a run needs after its plan."""
-    load_writer(options)
-    import rivet_dagster.engine.run.finalize  # noqa: F401

@@ -134,9 +134,9 @@ class UnitSink:
                 fingerprint = stream_fingerprint(file)
             size = self._staged.stat().st_size
         name = self._name_part(len(self.parts))
-        self._store.publish(self._staged, name)
+        md5 = self._store.publish(self._staged, name)
         fault_point("after_file_write")
-        part = Part(name, self._writer.rows, size, fingerprint, checksums=self._sums, stats=self._stats)
+        part = Part(name, self._writer.rows, size, fingerprint, md5, self._sums, self._stats)
         self._writer = self._staged = self._stats = None
         if self._read_back:
             self._require_content(part)

@@ -122,6 +122,12 @@ class LeaseStore:
             row = _read(connection, key)
         return _live_holder(row) if row is not None else None
 
+    def last_holder(self, key: str) -> str | None:
+        """Who took ``key`` last and never released it: alive, or dead since."""
+        with self._db.single() as connection:
+            row = _read(connection, key)
+        return None if row is None else row.holder
+
     def _take(self, key: str, holder: str, ttl_s: float) -> Lease | LeaseInfo:
         """The lease, or who was faster."""
         process = current_process()

@@ -28,23 +28,34 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore):
     def __init__(self, database: Database) -> None:
         self._db = database
         self._statements = UnitStatements(database.dialect)
+        #: another source that a SQLite state beside a config belongs to as well, None without one
+        self.shared_with: str | None = None
 
     @classmethod
     def open(cls, location: StateLocation, *, source_identity: str = "") -> StateStore:
         """Open the state and bring it to this version's schema.
 
         source_identity: ``engine://host:port/database``; a SQLite directory that somebody named
-        and that another source uses is refused (RIVET_STATE_FOREIGN) before anything is changed.
+        and that another source uses is refused (RIVET_STATE_FOREIGN) before anything is changed. "":
+        nobody knows here, so nothing is compared.
         """
         database = Database(location)
+        other = None
         try:
-            if location.backend == "sqlite" and location.declared and source_identity:
-                _refuse_other_source(database, source_identity)
+            if location.backend == "sqlite" and source_identity:
+                other = _other_source(database, source_identity)
+            if other is not None and location.declared:
+                raise RefusalError(
+                    f"state {location.display} belongs to {other}, not to {source_identity}",
+                    code="RIVET_STATE_FOREIGN",
+                )
             migrate(database)
         except BaseException:
             database.close()
             raise
-        return cls(database)
+        store = cls(database)
+        store.shared_with = other
+        return store
 
     @property
     def location(self) -> StateLocation:
@@ -66,18 +77,15 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore):
         return f"StateStore({self._db.location.display})"
 
 
-def _refuse_other_source(database: Database, source_identity: str) -> None:
+def _other_source(database: Database, source_identity: str) -> str | None:
+    """Whose state it is, when the last run in it was of another source."""
     # plain SQL on the oldest columns: this is read before the migration
     with database.single() as connection:
         if not _has_runs(connection):
-            return
+            return None
         named = "SELECT source_identity FROM chunk_run WHERE source_identity <> ''"
-        known = connection.scalar(f"{named} ORDER BY created_at DESC LIMIT 1")
-    if known is not None and known != source_identity:
-        raise RefusalError(
-            f"state {database.location.display} belongs to {known}, not to {source_identity}",
-            code="RIVET_STATE_FOREIGN",
-        )
+        known: str | None = connection.scalar(f"{named} ORDER BY created_at DESC LIMIT 1")
+    return None if known == source_identity else known
 
 
 def _has_runs(connection: Connection) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from rivet_dagster.engine.errors import crashed_object
+from rivet_dagster.engine.errors import CrashedError, error_object
 from rivet_dagster.engine.plan.units import Part, PartStats, UnitKind, WorkUnit
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.state.connection import Connection, Row, insertion
@@ -192,7 +192,8 @@ class UnitStore:
     def _give_up_abandoned(self, connection: Connection, run_id: str) -> None:
         """Units whose last allowed worker vanished are failed; else nobody would ever finish them."""
         if connection.scalar(self._statements.has_abandoned, run=run_id):
-            connection.execute(self._statements.give_up, run=run_id, error=json.dumps(crashed_object()))
+            found = error_object(CrashedError("its worker vanished"), with_message=False)
+            connection.execute(self._statements.give_up, run=run_id, error=json.dumps(found))
 
 
 def release_running(connection: Connection, run_id: str) -> int:

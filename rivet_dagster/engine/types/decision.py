@@ -38,7 +38,7 @@ class Column:
     integer: the source's values are integers, whatever the file's type is. declared: an override of
     the export decided the type, and found is what it would be without. parses: the source parses text
     on the way and may refuse a value. nulls_unfit: values that the type cannot hold become NULL,
-    counted. added: it is ours, not the source's.
+    counted. added: it is ours, not the source's. random: no encoding makes its values smaller.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Column:
     parses: bool = False
     nulls_unfit: bool = False
     added: bool = False
+    random: bool = False
 
     @property
     def source_arrow(self) -> pa.DataType:

@@ -1,7 +1,8 @@
 """Checks a prefix against its manifest, from three cheap reads to reading every part again.
 
 light: manifest, its consistency, its copy, the marker. sample: also presence and size of each part
-(those of earlier runs that still count included) and files that nobody lists. full: also the bytes,
+(those of earlier runs that still count included), their bytes where a listing has their MD5, and files
+that nobody lists. full: also the bytes,
 rows, columns and values of each part of the run.
 """
 
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.destinations.base import Store
+from rivet_dagster.engine.destinations.base import Store, StoredObject
 from rivet_dagster.engine.errors import IntegrityError, RivetError
 from rivet_dagster.engine.verify import checksum
 from rivet_dagster.engine.verify.fingerprint import (
@@ -84,6 +85,8 @@ class _Validation:
     failed: int = 0
     md5_verified: int = 0
     quarantined: tuple[int, int] = (0, 0)
+    #: by name, as a listing told
+    stored_md5: dict[str, str] = field(default_factory=dict)
 
     def report(self, prefix: str) -> ValidationReport:
         inconsistent = any(f.kind == "manifest_self_inconsistent" for f in self.findings)
@@ -120,9 +123,11 @@ class _Validation:
         self._check_manifest(self.manifest, data)
         if self.depth == "light":
             return
-        sizes = self._list()
-        if sizes is None:
+        found = self._list()
+        if found is None:
             return
+        self.stored_md5 = {name: item.md5 for name, item in found.items() if item.md5}
+        sizes = {name: item.size for name, item in found.items()}
         self._check_parts(self.manifest, sizes, full=self.depth == "full")
         self.findings.extend(folder_findings(self.store, self.manifest))
         self._check_folder(self.manifest, sizes)
@@ -200,11 +205,11 @@ class _Validation:
                     "manifest_copy_differs", name=copy, reason="missing" if other is None else "differs"
                 )
 
-    def _list(self) -> dict[str, int] | None:
+    def _list(self) -> dict[str, StoredObject] | None:
         try:
             aside = [item.size for item in self.store.list_quarantine()]
             self.quarantined = len(aside), sum(aside)
-            return {item.name: item.size for item in self.store.list()}
+            return {item.name: item for item in self.store.list()}
         except RivetError as error:
             self._note("list_error", error=error.code)
             return None
@@ -235,6 +240,8 @@ class _Validation:
             yield Finding("part_missing", place)
         elif size != part.size_bytes:
             yield Finding("part_size_mismatch", {**place, "expected": part.size_bytes, "actual": size})
+        elif differs := self._listed_findings(part, place):
+            yield from differs
         elif values is not None:
             try:
                 changed = self._bytes_findings(part, place)
@@ -249,6 +256,17 @@ class _Validation:
             except (pa.ArrowException, ValueError) as error:
                 yield Finding("part_unreadable", {**place, "error": type(error).__name__})
 
+    def _listed_findings(self, part: PartRecord, place: dict[str, Any]) -> list[Finding]:
+        """The bytes of a part by the MD5 that the store took of them: nothing is read for it."""
+        stored = self.stored_md5.get(part.path)
+        if not part.content_md5 or stored is None:
+            return []
+        if stored == part.content_md5:
+            self.md5_verified += 1
+            return []
+        found = {"of": "content_md5", "expected": part.content_md5, "actual": stored}
+        return [Finding("part_checksum_mismatch", {**place, **found})]
+
     def _bytes_findings(self, part: PartRecord, place: dict[str, Any]) -> list[Finding]:
         found = []
         if is_fingerprint(part.content_fingerprint):
@@ -256,7 +274,7 @@ class _Validation:
                 actual = stream_fingerprint(file)
             if actual != part.content_fingerprint:
                 found.append(("content_fingerprint", part.content_fingerprint, actual))
-        if part.content_md5:
+        if part.content_md5 and part.path not in self.stored_md5:
             actual = self._md5(part.path)
             if actual == part.content_md5:
                 self.md5_verified += 1

@@ -2,7 +2,7 @@
 
 A dictionary on a column of unique values hashes every value for nothing and falls back in the end;
 on a column of few values it is the smallest and cheapest form there is. Everything else that counts
-up or lies close together is delta-packed.
+up or lies close together is delta-packed. Hashes do neither: packing them costs six times the plain form.
 """
 
 from __future__ import annotations
@@ -50,6 +50,6 @@ def encodings(columns: Sequence[Column]) -> tuple[list[str], dict[str, str]]:
         leaf = f"{column.name}.list.item" if pa.types.is_list(column.arrow) else column.name
         if wants_dictionary(column):
             dictionary.append(leaf)
-        elif _delta(column.arrow):
+        elif not column.random and _delta(column.arrow):
             encoding[leaf] = "DELTA_BINARY_PACKED"
     return dictionary, encoding

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rivet_dagster import RivetResource, build_rivet_definitions
+from rivet_dagster.assets._internal import step_errors
 from rivet_dagster.config import RivetConfig, load_config
 from tests.services.postgres import TestDatabase
 
@@ -131,6 +132,22 @@ class Project:
             result = sensor(context)
         assert isinstance(result, dg.SensorResult)
         return result
+
+    def tick_failed(self, sensor_name: str, run: dg.DagsterRun) -> dg.SensorResult:
+        """A run failure sensor hears of ``run``, as the daemon tells it."""
+        sensor = next(s for s in self.defs.sensors or [] if s.name == sensor_name)
+        (failed,) = self.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+        assert failed.dagster_event is not None
+        context = dg.build_run_status_sensor_context(
+            sensor_name, failed.dagster_event, self.instance, run, resources={"rivet": RivetResource()}
+        ).for_run_failure()
+        result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        return result
+
+    def crashes(self, run: dg.DagsterRun) -> dict[str, dict[str, Any]]:
+        """Step -> the crashed object that was added to its log."""
+        return {key: plain(metadata) for key, metadata in step_errors(self.instance, run.run_id)}
 
     def materialized(
         self, result: dg.ExecuteInProcessResult, key: dg.AssetKey

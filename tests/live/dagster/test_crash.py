@@ -17,11 +17,12 @@ import yaml
 from sqlalchemy.engine import make_url
 
 from rivet_dagster import RivetResource
-from rivet_dagster.assets._internal import pool_info, pool_limits, set_pool_limit
+from rivet_dagster.assets._internal import free_pool_slots, pool_info, pool_limits, set_pool_limit
 from rivet_dagster.assets.build import load_export_assets
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import Reaped
 from rivet_dagster.assets.sensors import reap_stale_runs
+from rivet_dagster.engine.run.engine import Engine
 from tests.live.dagster.conftest import EXPORTS, HEAD, URL_ENV, Project, plain
 from tests.live.postgres.rig import run_cli
 from tests.services.postgres import TestServer, database
@@ -30,6 +31,10 @@ CHUNKS = dg.AssetKey(["rivet", "orders", "chunks"])
 PASSWORD_ENV = "RIVET_TEST_DAGSTER_PASSWORD"
 TABLE = dg.AssetKey(["rivet", "orders"])
 POOL = "rivet_orders"
+CRASHED = {
+    "code": None, "kind": None, "class": "crashed", "exit_code": None, "retryable": True, "action": None,
+    "table": None, "status": "failed", "rows": 0, "files": 0, "stop_reason": None,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +201,8 @@ def test_a_killed_run_worker_is_reaped_and_the_next_run_resumes(project: Project
     assert ended.status == dg.DagsterRunStatus.FAILURE
     assert slots(project) == []
     assert reap(project) == []
+    (crash,) = project.crashes(run).values()
+    assert crash == CRASHED | {"export": "orders", "mode": "chunked", "run_id": engine_run(project)}
 
     result = project.run("export_orders")
     assert result.success
@@ -206,6 +213,18 @@ def test_a_killed_run_worker_is_reaped_and_the_next_run_resumes(project: Project
     assert len(attempts) == 6
     log = "".join(e.user_message for e in project.instance.all_logs(result.run_id))
     assert "resumed: 6 units in 6 partitions, 3 to do" in log
+
+
+def engine_run(project: Project) -> str:
+    """The engine's run of ``orders`` that is open, which the state says has crashed."""
+    with Engine(project.config, state_url="") as engine:
+        (figures,) = engine.state.metrics("orders")
+        begun = engine.state.open_run("orders")
+        assert begun is not None
+        assert engine.state.journal(begun.run_id)[-1].event == "RunFailed"
+    assert (figures["run_id"], figures["status"]) == (begun.run_id, "failed")
+    assert figures["error"] == {k: CRASHED[k] for k in CRASHED if k in figures["error"]} | {"message": None}
+    return begun.run_id
 
 
 def test_the_sensor_ends_the_run_and_asks_for_one_that_resumes(project: Project) -> None:
@@ -219,12 +238,15 @@ def test_the_sensor_ends_the_run_and_asks_for_one_that_resumes(project: Project)
     assert request.job_name == "export_orders"
     assert run.run_id in (request.run_key or "")
     assert request.tags["rivet/resume_of"] == run.run_id
+    assert len(project.crashes(run)) == 1
+    ended = project.instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert not project.tick_failed("rivet_crashed_runs", ended).run_requests, "it is resumed once"
+    assert len(project.crashes(run)) == 1
 
 
 def test_a_live_run_that_waits_its_turn_is_not_reaped(project: Project) -> None:
     """It holds no lease, and is silent: but somebody else has the lease, so it may be waiting."""
-    from rivet_dagster.engine.run.engine import Engine
-
     with (
         Engine(project.config) as engine,
         engine.session("orders", holder="somebody else"),
@@ -263,5 +285,39 @@ def test_a_killed_step_of_export_all_leaves_the_others(project: Project) -> None
         "rivet_export__events_log": dg.DagsterEventType.STEP_SUCCESS,
     }
     assert slots(project) == []
+
+    (request,) = project.tick_failed("rivet_crashed_runs", run).run_requests or []
+    assert (request.job_name, request.tags) == ("export_orders", {"rivet/resume_of": run.run_id})
+    assert project.crashes(run) == {
+        "rivet_export__orders": CRASHED
+        | {"export": "orders", "mode": "chunked", "run_id": engine_run(project)}
+    }
+    with run_worker(project, "export_orders", RIVET_TEST_CRASH_AT="after_unit_commit:1") as worker:
+        worker.wait(120)
+    (again,) = project.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    project.instance.add_run_tags(again.run_id, request.tags)
+    project.instance.report_run_failed(again, "as run monitoring does")
+    free_pool_slots(project.instance, again.run_id)
+    again = next(r for r in project.instance.get_runs() if r.run_id == again.run_id)
+    assert not project.tick_failed("rivet_crashed_runs", again).run_requests, "the budget is one"
+    (crash,) = project.crashes(again).values()
+    assert crash["run_id"] == engine_run(project), "it had taken over the run that the first one began"
     assert project.run("export_orders").success
     assert project.rows("orders") == 500
+
+
+def test_a_run_that_failed_by_itself_is_no_crash(project: Project) -> None:
+    project.db.execute("DROP TABLE orders")
+    result = project.run("export_orders")
+    assert not result.success
+    answer = project.tick_failed("rivet_crashed_runs", result.dagster_run)
+    assert (answer.run_requests, project.crashes(result.dagster_run)) == ([], {})
+
+
+def test_a_worker_killed_before_it_had_a_run_is_told_without_one(project: Project) -> None:
+    with run_worker(project, "export_orders", RIVET_TEST_CRASH_AT="after_lease") as worker:
+        worker.wait(60)
+    (run,) = project.instance.get_runs()
+    assert len(reap(project)) == 1
+    (crash,) = project.crashes(run).values()
+    assert crash == CRASHED | {"export": "orders", "mode": "chunked", "run_id": ""}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dagster as dg
@@ -74,7 +73,7 @@ def test_jobs_checks_and_sensors_of_every_export(defs: dg.Definitions) -> None:
     assert {(ORDERS, "validate"), (ORDERS, "reconcile"), (CHUNKS, "reconcile_chunks")} <= checks
     assert (ORDERS, "drift") in checks
     assert (ORDERS, "quality") not in checks, "the config has no gates"
-    assert [sensor.name for sensor in defs.sensors or []] == ["rivet_stale_runs"]
+    assert [sensor.name for sensor in defs.sensors or []] == ["rivet_stale_runs", "rivet_crashed_runs"]
     assert not defs.schedules
 
 
@@ -119,7 +118,8 @@ def test_schedule_and_sensor_are_switched_on_by_the_config(config_path: Path) ->
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.cron_schedule, schedule.job_name) == ("0 3 * * *", "export_orders")
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-    stale, moved = defs.sensors or []
+    stale, crashed, moved = defs.sensors or []
+    assert crashed.default_status == stale.default_status
     assert isinstance(stale, dg.SensorDefinition)
     assert isinstance(moved, dg.SensorDefinition)
     assert (moved.name, moved.job_name) == ("source_moved_events_log", "export_events_log")
@@ -193,23 +193,43 @@ def test_a_missing_config_is_one_clear_error(tmp_path: Path) -> None:
     assert str(tmp_path / "rivet.yaml") in last
 
 
-def test_three_hundred_exports_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All of them load and resolve; how long it takes is printed, not judged: the machine is shared."""
+def test_three_hundred_exports_load_in_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU of the whole process, the interpreter and Dagster included, until every job is resolved.
 
-    def load(count: int) -> float:
-        exports = "".join(
-            f"\n  - {{name: t{n}, table: public.t{n}, format: parquet, "
-            f"destination: {{type: local, path: ./out/t{n}}}}}"
-            for n in range(count)
-        )
-        path = tmp_path / f"rivet{count}.yaml"
-        path.write_text(f"{HEAD}\nexports:{exports}\n")
-        started = time.process_time()
-        defs = build_rivet_definitions(path)
-        assert len(defs.resolve_all_job_defs()) == 4 * count + 2
-        return time.process_time() - started
-
-    load(3)
-    few, many = load(30), load(300)
+    It is 1.9 s on the machine that docs/dagster.md names; twice that is a mistake, not a slow machine.
+    """
+    exports = "".join(
+        f"\n  - {{name: t{n}, table: public.t{n}, format: parquet, "
+        f"destination: {{type: local, path: ./out/t{n}}}}}"
+        for n in range(300)
+    )
+    path = tmp_path / "rivet.yaml"
+    path.write_text(f"{HEAD}\nexports:{exports}\n")
+    monkeypatch.setenv("RIVET_CONFIG", str(path))
+    program = (
+        "import time, rivet_dagster.definitions as loaded\n"
+        "imported = time.process_time()\n"
+        "print(len(loaded.defs.resolve_all_job_defs()), imported, time.process_time())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    jobs, imported, resolved = done.stdout.split()
+    assert int(jobs) == 4 * 300 + 2
     with capsys.disabled():
-        print(f"\n300 exports: {many:.2f} s CPU, {many / few:.1f} times 30 exports")
+        print(f"\n300 exports: imported in {imported} s of CPU, every job resolved in {resolved} s")
+    assert float(resolved) < 4
+
+
+def test_a_job_sees_its_own_assets_and_what_they_depend_on(config_path: Path) -> None:
+    """The graph of a job must not grow with the location: that is what loading would pay for."""
+    other = EXPORTS.split("exports:")[1].replace("name: ", "name: other-").replace("./out/", "./out/other-")
+    config_path.write_text(HEAD + EXPORTS.replace("deps: [erp/orders]", "deps: [rivet/events_log]") + other)
+    defs = build_rivet_definitions(config_path)
+    job = defs.resolve_job_def("export_orders")
+    seen = job.asset_layer.asset_graph.source_asset_graph.get_all_asset_keys()
+    assert {ORDERS, CHUNKS, EVENTS} <= seen
+    assert not any("other" in part for key in seen for part in key.path)
+    narrowed = job.get_subset(asset_selection={ORDERS}, asset_check_selection=set())
+    assert narrowed.asset_layer.executable_asset_keys == {ORDERS}
+    assert not narrowed.asset_layer.asset_graph.asset_check_keys

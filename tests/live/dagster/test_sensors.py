@@ -5,7 +5,8 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from rivet_dagster.assets.sensors import RESUME_OF, Asked, resumable
+from rivet_dagster.assets.crashed import RESUME_OF, resumable
+from rivet_dagster.assets.sensors import Asked
 from tests.live.dagster.conftest import EXPORTS, Project
 
 

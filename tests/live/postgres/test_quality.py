@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from rivet_dagster.engine.errors import ConfigError, IntegrityError, SchemaDriftError
 from rivet_dagster.engine.run.events import RunNote
-from rivet_dagster.engine.run.quality import count_duplicates
+from rivet_dagster.engine.run.unique import in_doubt
 from tests.services.exporting import Exporter
 from tests.services.postgres import TestDatabase
 
@@ -125,6 +124,91 @@ def test_gates_on_no_rows(exporter: Exporter) -> None:
         exporter.run(**keys)
 
 
+def in_doubt_now(exporter: Exporter, column: str, **keys: Any) -> int:
+    """How many parts of the last run have to be read again to tell whether the column's values repeat."""
+    with exporter.engine(**keys) as engine:
+        run = engine.state.latest_run("o")
+        assert run is not None
+        return len(in_doubt([row.as_part() for row in engine.state.parts(run.run_id)], column))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_keys_that_rise_are_unique_without_reading_the_files_again(exporter: Exporter, mode: str) -> None:
+    keys = {**MODES[mode], "quality": {"unique_columns": ["id", "u"]}}
+    exporter.run(**keys)
+    assert in_doubt_now(exporter, "id", **keys) == 0
+    assert in_doubt_now(exporter, "u", **keys) > 0
+
+
+#: Where a value comes twice: the row that takes it from row 1. The chunks have 20 rows each.
+TWICE = {"in one part": 3, "in another part": 70}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", TWICE)
+def test_values_that_come_twice_are_found_wherever_they_are(
+    exporter: Exporter, mode: str, where: str
+) -> None:
+    exporter.db.execute(
+        "ALTER TABLE t ADD n bigint, ADD amount numeric(20,2), ADD day date, ADD body bytea",
+        "ALTER TABLE t ADD ratio float8",
+        "UPDATE t SET n = id * 1000, amount = id / 4.0, day = date '2000-01-01' + id, ratio = id / 3.0,"
+        " body = decode(md5(id::text), 'hex')",
+        "VACUUM FULL t",
+        "UPDATE t SET (n, amount, day, body, ratio, u, word)"
+        " = (SELECT n, amount, day, body, ratio, u, word FROM t WHERE id = 1)"
+        f" WHERE id = {TWICE[where]}",
+    )
+    columns = ["n", "amount", "day", "body", "ratio", "u", "word"]
+    with pytest.raises(IntegrityError) as caught:
+        exporter.run(quality={"unique_columns": ["id", *columns]}, **MODES[mode])
+    assert caught.value.message.split("; ") == [f"unique_columns of {c}: 1, limit 0" for c in columns]
+
+
+def test_text_keys_in_the_order_of_their_bytes_are_proven_by_it(exporter: Exporter) -> None:
+    exporter.db.execute(
+        'CREATE TABLE k (word text COLLATE "C" PRIMARY KEY)',
+        "INSERT INTO k SELECT chr(65 + g % 26) || g FROM generate_series(1, 200) g",
+        "ANALYZE k",
+    )
+    keys: dict[str, Any] = {"table": "k", "mode": "chunked", "chunk_by_key": "word", "chunk_size": 40}
+    keys["quality"] = {"unique_columns": ["word"]}
+    assert exporter.run(**keys).details["quality"]["passed"]
+    assert in_doubt_now(exporter, "word", **keys) == 0
+
+
+def test_a_key_of_two_columns_is_one_gate_for_each(exporter: Exporter) -> None:
+    exporter.db.execute(
+        "CREATE TABLE k (a int, b int, PRIMARY KEY (a, b))",
+        "INSERT INTO k SELECT g % 10, g FROM generate_series(1, 100) g",
+        "ANALYZE k",
+    )
+    keys: dict[str, Any] = {"table": "k", "mode": "chunked", "chunk_by_key": ["a", "b"], "chunk_size": 30}
+    assert exporter.run(**keys, quality={"unique_columns": ["b"]}).details["quality"]["passed"]
+    with pytest.raises(IntegrityError, match="unique_columns of a: 90"):
+        exporter.run(**keys, quality={"unique_columns": ["a", "b"]})
+
+
+def test_a_run_that_goes_on_compares_with_the_units_before_it(exporter: Exporter) -> None:
+    exporter.db.execute(
+        "ALTER TABLE t ADD n bigint", "UPDATE t SET n = id", "UPDATE t SET n = 5 WHERE id = 95"
+    )
+    keys = {**CHUNKS, "quality": {"unique_columns": ["n"]}}
+    exporter.stopped(1, **keys)
+    with pytest.raises(IntegrityError, match="unique_columns of n: 1, limit 0"):
+        exporter.run(**keys)
+
+
+def test_a_gate_that_comes_between_looks_at_the_parts_before_it(exporter: Exporter) -> None:
+    exporter.db.execute(
+        "ALTER TABLE t ADD n bigint", "UPDATE t SET n = id", "UPDATE t SET n = 5 WHERE id = 95"
+    )
+    exporter.stopped(1, **CHUNKS)
+    gate = {**CHUNKS, "quality": {"unique_columns": ["n", "id"]}}
+    with pytest.raises(IntegrityError, match="unique_columns of n: 1, limit 0"):
+        exporter.run(**gate)
+
+
 def test_the_cap_on_unique_values_warns(exporter: Exporter) -> None:
     gate = {"unique_columns": ["code"], "unique_max_entries": 50}
     outcome = exporter.run(quality=gate)
@@ -144,15 +228,6 @@ def test_a_gate_on_an_unknown_column_is_refused_before_the_first_row(exporter: E
             exporter.run(quality=gate)
         assert caught.value.field == field
     assert not (exporter.root / "out").exists()
-
-
-@pytest.mark.parametrize("held", [1, 3, 10, 1000])
-def test_duplicates_are_counted_in_any_number_of_passes(held: int) -> None:
-    values = [1, 2, None, 2, 3, None, 1, 1, 9]
-    batches = [pa.array(values[i : i + 2], pa.int64()) for i in range(0, len(values), 2)]
-    assert count_duplicates(lambda: iter(batches), 9, held) == 3
-    assert count_duplicates(lambda: iter(batches), 4, held) == 1
-    assert count_duplicates(lambda: iter(()), 0, held) == 0
 
 
 def test_drift_stops_the_run_and_keeps_the_baseline(exporter: Exporter) -> None:

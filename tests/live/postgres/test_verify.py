@@ -38,7 +38,7 @@ class Shop:
             session.finalize()
 
     def folder(self, name: str) -> Path:
-        return self.engine.prefix(self.engine.export(name))
+        return Path(self.engine.prefix(self.engine.export(name)))
 
 
 @contextlib.contextmanager

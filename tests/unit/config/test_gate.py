@@ -16,9 +16,6 @@ CHUNK = "mode: chunked\nchunk_column: id\n"
     [
         ("mode: cdc", "mode"),
         ('destination: {type: local, path: "./{run_id}"}', "destination.path"),
-        ("destination: {type: s3, bucket: b}", "destination.type"),
-        ("destination: {type: gcs, bucket: b}", "destination.type"),
-        ("destination: {type: azure, bucket: b, account_name: a, sas_token_env: S}", "destination.type"),
         ("destination: {type: stdout}", "destination.type"),
         ("load: {pk: auto}", "load"),
     ],

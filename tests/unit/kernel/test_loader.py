@@ -59,7 +59,8 @@ def test_library_of_other_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (tmp_path / path.name).write_text(text.replace(before, after) if path.name == file else text)
     compiler = shutil.which("cc")
     assert compiler is not None
-    command = [compiler, "-w", "-std=c11", "-shared", "-fPIC", "kernel.c", "checksum.c"]
+    files = [path.name for path in sources.glob("*.c")]
+    command = [compiler, "-w", "-std=c11", "-shared", "-fPIC", *files]
     subprocess.run([*command, "-o", "_kernel.abi3.so"], cwd=tmp_path, check=True)
     if change == "nothing":
         monkeypatch.setattr(kernel, "__file__", str(tmp_path / "kernel.py"))

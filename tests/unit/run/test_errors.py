@@ -19,6 +19,7 @@ from rivet_dagster.engine.errors import (
     STOP_RANK,
     BusyError,
     ConfigError,
+    CrashedError,
     EnvironmentFault,
     IntegrityError,
     InternalError,
@@ -28,7 +29,6 @@ from rivet_dagster.engine.errors import (
     TransientError,
     UsageError,
     as_rivet_error,
-    crashed_object,
     error_object,
     representative,
 )
@@ -50,9 +50,10 @@ CLASSES = list(tree())
 
 def test_the_public_names() -> None:
     assert errors.__all__ == [
-        "EXIT_CODE", "REGISTRY", "STOP_RANK", "BusyError", "CodeEntry", "ConfigError", "EnvironmentFault",
-        "IntegrityError", "InternalError", "RefusalError", "RivetError", "SchemaDriftError", "TransientError",
-        "UsageError", "as_rivet_error", "crashed_object", "error_object", "representative",
+        "EXIT_CODE", "REGISTRY", "STOP_RANK", "BusyError", "CodeEntry", "ConfigError", "CrashedError",
+        "EnvironmentFault", "IntegrityError", "InternalError", "RefusalError", "RivetError",
+        "SchemaDriftError", "TransientError", "UsageError", "as_rivet_error", "error_object",
+        "representative",
     ]  # fmt: skip
 
 
@@ -68,9 +69,10 @@ def test_the_public_names() -> None:
         (SchemaDriftError, "schema_drift", 4, False),
         (RefusalError, "refusal", 5, False),
         (InternalError, "internal", 6, False),
+        (CrashedError, "crashed", None, True),
     ],
 )
-def test_the_tree(kind: type[RivetError], error_class: str, exit_code: int, retryable: bool) -> None:
+def test_the_tree(kind: type[RivetError], error_class: str, exit_code: int | None, retryable: bool) -> None:
     error = kind("text")
     assert (error.error_class, error.exit_code, error.retryable) == (error_class, exit_code, retryable)
     assert set(CLASSES) - {RivetError} >= {kind}
@@ -115,19 +117,16 @@ def test_whatever_else_is_raised_is_internal() -> None:
 
 
 def test_a_process_that_died_without_a_word() -> None:
-    for message in (None, "signal 9"):
-        made = crashed_object(message)
-        assert list(made) == KEYS
-        assert (made["class"], made["retryable"], made["code"], made["message"]) == (
-            "crashed",
-            True,
-            None,
-            message,
-        )
+    made = error_object(CrashedError("signal 9", export="e"))
+    assert list(made) == KEYS
+    assert [made[key] for key in ("code", "kind", "class", "exit_code", "retryable", "action")] == [
+        None, None, "crashed", None, True, None,
+    ]  # fmt: skip
+    assert made["message"] == "[crashed] signal 9 (export e)"
 
 
 def test_ranks_and_exit_codes_cover_the_classes() -> None:
-    assert STOP_RANK.keys() == EXIT_CODE.keys() == {c.error_class for c in CLASSES} | {"crashed"}
+    assert STOP_RANK.keys() == EXIT_CODE.keys() == {c.error_class for c in CLASSES}
     assert len(set(STOP_RANK.values())) == len(STOP_RANK)
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from rivet_dagster.engine import redact as module
 from rivet_dagster.engine.errors import (
+    CrashedError,
     InternalError,
     TransientError,
     as_rivet_error,
-    crashed_object,
     error_object,
 )
 from rivet_dagster.engine.redact import MASK, redact, register_secret
@@ -119,4 +119,4 @@ def test_errors_are_redacted_when_they_are_made() -> None:
     ]
     for error in made:
         assert "c4n4ry" not in repr(error) + str(error) + json.dumps(error_object(error)) + repr(error.args)
-    assert crashed_object("died of c4n4ry")["message"] == "died of ***"
+    assert error_object(CrashedError("died of c4n4ry"))["message"] == "[crashed] died of ***"

@@ -30,6 +30,7 @@ COLUMNS = [
     column("list.of", pa.list_(pa.int32())),
     column("doc", pa.json_(), fidelity=Fidelity.EXACT, logical_type="json"),
     column("uid", pa.uuid(), distinct=1e6),
+    column("hash", pa.int64(), random=True),
 ]
 
 
@@ -40,7 +41,7 @@ def rows(start: int = 0, count: int = 100) -> pa.RecordBatch:
         list(n), [f"w{i % 3}" for i in n], [f"u{i}" for i in n], [Decimal(i).scaleb(-2) for i in n],
         [Decimal(-i) for i in n], list(n), [i % 2 == 0 for i in n], [i / 3 for i in n],
         [[i, None] if i % 2 else None for i in n], [f'{{"n":{i}}}' for i in n],
-        [i.to_bytes(16, "big") for i in n],
+        [i.to_bytes(16, "big") for i in n], [i * 0x9E3779B9 for i in n],
     )  # fmt: skip
 
 
@@ -79,6 +80,7 @@ def test_encodings_are_those_that_were_decided(tmp_path: Path) -> None:
     delta = {path for path, used in found.items() if "DELTA_BINARY_PACKED" in used}
     assert dictionary == {"word", "list.of.list.item", "doc"}
     assert delta == {"id", "amount", "at"}
+    assert found["hash"] <= {"PLAIN", "RLE"}
 
 
 @pytest.mark.parametrize(

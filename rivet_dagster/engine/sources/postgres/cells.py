@@ -1,4 +1,4 @@
-"""Native value checksums of Arrow arrays (``checksum.c``), with the GIL released.
+"""Native figures of Arrow arrays (``checksum.c``, ``unique.c``), with the GIL released.
 
 What a cell's bytes are is defined in ``engine/verify/checksum.py``; this is the fast way to the same sums.
 """
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.types as t
 
 from rivet_dagster.engine.errors import InternalError
+from rivet_dagster.engine.plan.units import Span
 from rivet_dagster.engine.sources.postgres.kernel import load
 
 _BITS, _FIXED, _VARIABLE, _LIST = range(4)
@@ -45,8 +46,31 @@ _FIXED_TYPES: Final = (
 )
 
 
+#: Types whose order is that of their number, at most 16 bytes wide.
+_NUMBERS: Final = (
+    t.is_signed_integer,
+    t.is_date,
+    t.is_time,
+    t.is_timestamp,
+    t.is_decimal128,
+)
+_AS_NUMBERS, _AS_BYTES = range(2)
+
+
+class _Span(ctypes.Structure):
+    """``rivet_span`` of unique.c."""
+
+    _fields_ = (
+        ("cells", ctypes.c_int64),
+        ("rising", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("low", ctypes.c_uint8 * 16),
+        ("high", ctypes.c_uint8 * 16),
+    )
+
+
 class _Cells(ctypes.Structure):
-    """``rivet_cells`` of checksum.c."""
+    """``rivet_cells`` of cells.h."""
 
 
 _Cells._fields_ = (
@@ -158,6 +182,69 @@ def widest(array: pa.Array) -> int:
     if cells is None or cells.form != _VARIABLE:
         raise InternalError(f"{array.type} has no variable width")
     return int(load().rivet_widest(ctypes.byref(cells), len(array))) if len(array) else 0
+
+
+def has_span(kind: pa.DataType) -> bool:
+    """Whether ``cell_span`` knows the order of a type's cells."""
+    return _span_kind(kind) is not None
+
+
+def _span_kind(kind: pa.DataType) -> int | None:
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if any(test(kind) for test in _NUMBERS):
+        return _AS_NUMBERS
+    ordered = t.is_string(kind) or t.is_binary(kind) or t.is_fixed_size_binary(kind)
+    return _AS_BYTES if ordered else None
+
+
+def cell_span(array: pa.Array) -> Span | None:
+    """Where the cells lie; None when all are NULL. Raises InternalError for a type without an order here."""
+    kind = _span_kind(array.type)
+    cells = _plain(_storage(array))
+    if kind is None or cells is None:
+        raise InternalError(f"the cells of {array.type} have no order")
+    if not len(array):
+        return None
+    found = _Span()
+    if load().rivet_cell_span(ctypes.byref(cells), len(array), kind, ctypes.byref(found)) != 0:
+        raise InternalError(f"the cells of {array.type} have no order")
+    if not found.cells:
+        return None
+    numbers = kind == _AS_NUMBERS
+    low, high = (
+        int.from_bytes(bytes(end), "little" if numbers else "big", signed=numbers)
+        for end in (found.low, found.high)
+    )
+    return Span(low, high, bool(found.rising))
+
+
+def cell_hashes(array: pa.Array, into: pa.Buffer, *, mask: int = 0, slot: int = 0) -> int:
+    """XXH3-64 of each cell that is not NULL, written to ``into`` (8 bytes a cell); returns how many.
+
+    mask, slot: only of hashes that have these low bits. Raises InternalError for a type without bytes.
+    """
+    cells = _cells(_storage(array))
+    if cells is None:
+        raise InternalError(f"{array.type} has no bytes to hash")
+    if into.size < 8 * len(array):
+        raise ValueError(f"{len(array)} hashes do not fit into {into.size} bytes")
+    if not len(array):
+        return 0
+    found = int(load().rivet_cell_hashes(ctypes.byref(cells), len(array), mask, slot, into.address))
+    if found < 0:
+        raise MemoryError("no memory to hash a cell")
+    return found
+
+
+def keep_distinct(hashes: pa.Buffer, count: int, *, room: int) -> tuple[int, list[int], int]:
+    """Sort the first ``count`` hashes in place and keep each once, at the front.
+
+    Returns how many are kept, the hashes that came more than once (``room`` at the most), and how many
+    those were.
+    """
+    repeated, found = (ctypes.c_uint64 * room)(), ctypes.c_int64()
+    kept = load().rivet_keep_distinct(hashes.address, count, repeated, room, ctypes.byref(found))
+    return int(kept), list(repeated[: min(room, found.value)]), found.value
 
 
 def xxh3_64(data: bytes) -> int:

@@ -3,7 +3,7 @@
  * XXH3 is written from its public specification (xxHash, doc/xxhash_spec.md): 64-bit result, seed 0,
  * default secret. The bytes of a cell are defined in engine/verify/checksum.py.
  */
-#include "kernel.h"
+#include "cells.h"
 
 #include <stdlib.h>
 
@@ -142,29 +142,10 @@ RIVET_INLINE uint64_t hash(const uint8_t *p, uint64_t n) {
 
 RIVET_EXPORT uint64_t rivet_xxh3_64(const uint8_t *p, uint64_t n) { return hash(p, n); }
 
-/* The cells of one Arrow array; offset counts cells, as Arrow has it. Mirrored in cells.py. */
-enum { CELLS_BITS = 0, CELLS_FIXED = 1, CELLS_VARIABLE = 2, CELLS_LIST = 3 };
-
-typedef struct rivet_cells {
-    int32_t form, width, tag, reserved;
-    int64_t offset;
-    const uint8_t *valid;   /* NULL: no NULLs */
-    const uint8_t *values;  /* bits, slots of width bytes, or variable data */
-    const int32_t *offsets; /* variable and lists */
-    const struct rivet_cells *elements;
-} rivet_cells;
-
-_Static_assert(sizeof(rivet_cells) == 56, "cells.py mirrors this struct");
-
 typedef struct {
     uint8_t *bytes;
     size_t used, cap;
 } scratch;
-
-RIVET_INLINE bool is_valid(const rivet_cells *c, int64_t i) {
-    int64_t at = c->offset + i;
-    return !c->valid || (c->valid[at >> 3] >> (at & 7) & 1);
-}
 
 static bool append(scratch *s, const void *bytes, size_t n) {
     if (s->used + n > s->cap) {
@@ -177,22 +158,6 @@ static bool append(scratch *s, const void *bytes, size_t n) {
     if (n) memcpy(s->bytes + s->used, bytes, n);
     s->used += n;
     return true;
-}
-
-/* The bytes of a cell that is not a list, where they stand (a bool's byte goes to *bit). */
-RIVET_INLINE const uint8_t *plain_cell(const rivet_cells *c, int64_t i, uint8_t *bit, uint64_t *n) {
-    int64_t at = c->offset + i;
-    if (c->form == CELLS_FIXED) {
-        *n = (uint64_t)c->width;
-        return c->values + at * c->width;
-    }
-    if (c->form == CELLS_VARIABLE) {
-        *n = (uint64_t)(c->offsets[at + 1] - c->offsets[at]);
-        return *n ? c->values + c->offsets[at] : bit;
-    }
-    *bit = c->values[at >> 3] >> (at & 7) & 1;
-    *n = 1;
-    return bit;
 }
 
 /* A list: for each element its tag, the length of its bytes (uint32, little-endian) and the bytes. */
@@ -380,6 +345,35 @@ RIVET_EXPORT int32_t rivet_row_hashes(const rivet_cells *columns, int64_t count,
     free(work.bytes);
     free(list.bytes);
     return ok ? 0 : -1;
+}
+
+/* Hash of each cell that is not NULL, of those whose hash has the low bits ``slot`` under ``mask``.
+ * Returns how many, or -1 without memory. Cells of 2, 4 or 8 bytes have no hash in common. */
+RIVET_EXPORT int64_t rivet_cell_hashes(const rivet_cells *cells, int64_t rows, uint64_t mask, uint64_t slot,
+                                       uint64_t *out) {
+    scratch list = {0};
+    int64_t count = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        uint8_t bit;
+        uint64_t n;
+        const uint8_t *p;
+        if (!is_valid(cells, i)) continue;
+        if (cells->form == CELLS_LIST) {
+            list.used = 0;
+            if (!append_list(&list, cells, i)) {
+                count = -1;
+                break;
+            }
+            p = list.used ? list.bytes : &bit;
+            n = list.used;
+        } else {
+            p = plain_cell(cells, i, &bit, &n);
+        }
+        uint64_t h = hash(p, n);
+        if ((h & mask) == slot) out[count++] = h;
+    }
+    free(list.bytes);
+    return count;
 }
 
 /* Bytes of the longest cell of a variable column; a NULL cell counts its slot, which is empty. */

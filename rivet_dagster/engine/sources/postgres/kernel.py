@@ -228,6 +228,9 @@ def load() -> ctypes.CDLL:
             library.rivet_xxh3_64,
             library.rivet_row_hashes,
             library.rivet_widest,
+            library.rivet_cell_hashes,
+            library.rivet_cell_span,
+            library.rivet_keep_distinct,
         )
     except AttributeError as error:
         raise _outdated(path) from error
@@ -235,7 +238,7 @@ def load() -> ctypes.CDLL:
     expected = [ctypes.sizeof(s) for s in (ColumnState, CopyState, Special)]
     if abi() != _ABI or [sizes(i) for i in range(3)] != expected:
         raise _outdated(path)
-    loop, reset, checksum, xxh3, row_hashes, widest = entries
+    loop, reset, checksum, xxh3, row_hashes, widest, hashes, span, distinct = entries
     loop.argtypes, loop.restype = [ctypes.POINTER(CopyState)], ctypes.c_int32
     reset.argtypes, reset.restype = [ctypes.POINTER(CopyState)], None
     checksum.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
@@ -243,7 +246,11 @@ def load() -> ctypes.CDLL:
     xxh3.argtypes, xxh3.restype = [ctypes.c_char_p, ctypes.c_uint64], ctypes.c_uint64
     row_hashes.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     row_hashes.restype = ctypes.c_int32
-    widest.argtypes, widest.restype = [ctypes.c_void_p, ctypes.c_int64], ctypes.c_int64
+    pointer, number, word = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+    widest.argtypes, widest.restype = [pointer, number], number
+    hashes.argtypes, hashes.restype = [pointer, number, word, word, pointer], number
+    span.argtypes, span.restype = [pointer, number, ctypes.c_int32, pointer], ctypes.c_int32
+    distinct.argtypes, distinct.restype = [pointer, number, pointer, number, pointer], number
     return library
 
 

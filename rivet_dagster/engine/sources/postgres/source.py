@@ -82,13 +82,11 @@ class PostgresSource:
 
         While the server looks into its catalog, a thread opens connections for ``readers`` and then
         does what is to be done ``meanwhile``."""
-        with contextlib.ExitStack() as opened, self.faults():
-            opened.callback(self.connector.close)
-            planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
-            opened.callback(planner.close)
-            kept = opened.pop_all()
-        with kept:
-            yield planner
+        with contextlib.closing(self.connector):
+            with self.faults():
+                planner = PostgresPlanner(self, snapshot=snapshot, ahead=(readers, meanwhile))
+            with contextlib.closing(planner):
+                yield planner
 
     @contextlib.contextmanager
     def faults(self) -> Iterator[None]:
