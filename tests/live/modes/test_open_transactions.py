@@ -156,7 +156,7 @@ def test_a_role_that_does_not_see_when_a_transaction_began(project: Project, col
 def test_a_prepared_transaction_is_still_open(
     tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writers, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(writers, "PATIENCE_S", 2.0)
     with postgres_server(settings=["max_prepared_transactions=2"]) as server, database(server) as db:
         project = Project(tmp_path, db, dict(keys))
         db.execute(TABLE)
@@ -166,7 +166,15 @@ def test_a_prepared_transaction_is_still_open(
             insert(project, "after")
 
             def prepare(stop: threading.Event) -> None:
-                time.sleep(0.4)  # while the run waits
+                """While the run waits: between two looks it holds no transaction."""
+                waiting = (
+                    "SELECT FROM pg_stat_activity WHERE application_name = 'rivet_dagster'"
+                    " AND state = 'idle' AND query = 'COMMIT'"
+                )
+                with db.connect() as other:
+                    while not stop.is_set() and other.execute(waiting).fetchone() is None:
+                        time.sleep(0.01)
+                time.sleep(0.3)  # until it has looked
                 connection.execute("PREPARE TRANSACTION 'p'")
 
             with background(prepare):
