@@ -10,6 +10,7 @@ from rivet_dagster.assets.checks import build_reconcile_check
 from rivet_dagster.assets.crashed import crashed_runs_sensor
 from rivet_dagster.assets.exports import ExportAssets, build_export_asset, export_assets
 from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job, validate_job
+from rivet_dagster.assets.notifications import notification_sensors
 from rivet_dagster.assets.repair import repair_job
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.assets.schedules import export_schedule
@@ -60,6 +61,7 @@ def build_rivet_definitions(
             crashed_runs_sensor(
                 config, assets, watched_steps(assets), list(jobs.values()), running=reaper, name=name
             ),
+            *notification_sensors(config, assets, watched_steps(assets), name=name),
             *sensors,
         ],
         resources={

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.events import RunOutcome, RunPlan
     from rivet_dagster.engine.run.session import Session
+    from rivet_dagster.engine.state.models import RunAggregate
 
 
 @click.command(cls=Verb)
@@ -114,7 +115,20 @@ class Teller:
             if not errors:
                 raise
             click.echo(str(error), err=True)
+        self._notify(record)
         raise_failures(errors)
+
+    def _notify(self, record: RunAggregate) -> None:
+        """One message about the whole invocation, where the config asks for one."""
+        config = self._engine.config.notifications
+        if config is None or self.no_notify:
+            return
+        from rivet_dagster.engine.notify import entry_notices, notify
+
+        notices = [notice for entry in record.details for notice in entry_notices(entry)]
+        sent = notify(config.slack, notices, f"{self._engine.config.path.name}, {record.run_aggregate_id}")
+        if sent is not None and not sent.ok:
+            click.echo(f"nobody was told: {sent.why}", err=True)
 
 
 class Attempt:

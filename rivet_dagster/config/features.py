@@ -37,7 +37,6 @@ class Feature:
 
 
 FEATURES: Final[tuple[Feature, ...]] = (
-    Feature("", "notifications", (None,), "alert from Dagster"),
     Feature("", "parallel_exports", (False,), "let Dagster run the assets side by side"),
     Feature("", "parallel_export_processes", (False,), "let Dagster run the assets side by side"),
     Feature("", "load", (None,), "load the files in a step of your own"),

@@ -186,9 +186,11 @@ NOTES: Final[dict[str, dict[str, str]]] = {
     },
     "NotificationsConfig": {"slack": "A Slack channel."},
     "SlackConfig": {
-        "webhook_url": "Webhook. Prefer `webhook_url_env`.",
-        "webhook_url_env": "Variable with the webhook.",
-        "on": "Events that are told.",
+        "webhook_url": "Address of the webhook. Prefer `webhook_url_env`: who has the address can write.",
+        "webhook_url_env": "Environment variable that holds the address; read when a message is sent.",
+        "on": "What is told, one message a run: `failure` (of an export, a crash included), `schema_change` "
+        "(columns came, went or changed their type), `degraded` (it ended well with retries, values "
+        "replaced by NULL, or a check that did not pass). Default: all three.",
     },
     "LoadConfig": {
         "target": "Kind of warehouse.",
