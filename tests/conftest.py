@@ -32,7 +32,8 @@ def without(package: str) -> NoReturn:
     pytest.skip(f"{_HOLE} {note.read_text().strip()}")
 
 
-def _session_server(version: int) -> Iterator[TestServer]:
+def server_of(version: int) -> Iterator[TestServer]:
+    """A server of one of the versions; a test that needs it is skipped where setup could not get it."""
     try:
         with postgres_server(version) as server:
             yield server
@@ -42,17 +43,17 @@ def _session_server(version: int) -> Iterator[TestServer]:
 
 @pytest.fixture(scope="session")
 def pg15() -> Iterator[TestServer]:
-    yield from _session_server(15)
+    yield from server_of(15)
 
 
 @pytest.fixture(scope="session")
 def pg17() -> Iterator[TestServer]:
-    yield from _session_server(17)
+    yield from server_of(17)
 
 
 @pytest.fixture(scope="session")
 def pg18() -> Iterator[TestServer]:
-    yield from _session_server(18)
+    yield from server_of(18)
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ class ExportConfig(Section):
     incremental_cursor_mode: Literal["single_column", "coalesce"] = "single_column"
     settle: SettleConfig | None = None
     late_rows: Text | None = None
+    open_transactions: Literal["wait", "ignore"] = "wait"
     chunk_column: ColumnName | None = None
     chunk_dense: Flag = False
     chunk_size: Annotated[Int, Field(ge=1)] = DEFAULT_CHUNK_SIZE
@@ -162,6 +163,11 @@ class ExportConfig(Section):
     def late_rows_s(self) -> int | None:
         """Seconds below the watermark in which rows that came late are looked for; None: not at all."""
         return None if self.late_rows is None else parse_duration(self.late_rows)
+
+    @property
+    def waits_for_writers(self) -> bool:
+        """Whether a cursor stops below what open transactions may still bring."""
+        return self.open_transactions == "wait" and self.settle is None and self.late_rows is None
 
     @property
     def accumulates(self) -> bool:

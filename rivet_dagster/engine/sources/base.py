@@ -43,6 +43,8 @@ class SourceFacts:
     integer_columns, nullable (may hold NULL), indexed (an index begins with it): names.
     signature: changes when the columns do. origins: columns that the server fills, and how.
     numbers: of the columns; one that takes the place of another of its name has its own.
+    sequenced: columns that a sequence numbers one by one. unseen: why nobody can tell which transactions
+    are open there, None where it can be told.
     """
 
     schema: str | None
@@ -61,6 +63,8 @@ class SourceFacts:
     origins: Mapping[str, str] = field(default_factory=dict)
     analysed: bool = True
     numbers: tuple[int, ...] = ()
+    sequenced: frozenset[str] = frozenset()
+    unseen: str | None = None
 
     @property
     def stream(self) -> str:
@@ -69,6 +73,10 @@ class SourceFacts:
 
     def column(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name == name), None)
+
+    def draws(self, cursor: Cursor) -> bool:
+        """The cursor, or the last column of a key, is numbered by a sequence."""
+        return cursor.fallback is None and cursor.key[-1] in self.sequenced
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +131,13 @@ class CursorBounds:
     """Bound of a cursor as the source's own text; None where there is no value to read up to.
 
     native_type: the cursor's type name. held: rows with a value past ``high`` are left to a later
-    run, for the reason given.
+    run, for the reason given. capped: there are rows past ``high``, or may be.
     """
 
     high: str | None
     native_type: str
     held: str | None = None
+    capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,11 @@ class Planner(Protocol):
         self, columns: Sequence[str], rows: int, after: Sequence[str], upto: Sequence[str]
     ) -> list[tuple[str, ...]]: ...
 
-    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds: ...
+    def cursor_bounds(
+        self, cursor: Cursor, after: str | None, settle: Settle | None, *, wait: bool = False
+    ) -> CursorBounds:
+        """wait: for the transactions that may bring rows below it. The snapshot is another one then."""
+        ...
 
     def late_bounds(
         self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None

@@ -456,7 +456,7 @@ def test_killed_runs_lose_and_repeat_nothing(project: Project, keys: dict[str, A
         ("at", {}, "`late_rows` finds them, `settle"),
         ("day", {}, "`late_rows` finds them, `settle"),
         ("n", {}, "with a time column"),
-        ("at", {"query": "SELECT * FROM t"}, "missed; `settle: {after: ...}` waits"),
+        ("at", {"query": "SELECT * FROM t"}, "can be; `settle: {after: ...}` waits"),
         ("n", {"mode": "chunked", "chunk_by_key": "n", "keyset_incremental": True}, "`mode: incremental`"),
         ("at", {"late_rows": "1h"}, None),
         ("at", {"settle": {"after": "1h"}}, None),

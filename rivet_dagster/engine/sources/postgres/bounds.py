@@ -11,6 +11,7 @@ from rivet_dagster.engine.errors import ConfigError, RefusalError, RivetError
 from rivet_dagster.engine.sources.base import Cursor, CursorBounds, Settle, SourceFacts
 from rivet_dagster.engine.sources.postgres.predicate import cursor_sql, key_literal, key_sql
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_literal
+from rivet_dagster.engine.sources.postgres.writers import Cap
 
 #: Asks for one row.
 Ask = Callable[[str], tuple[Any, ...] | None]
@@ -81,8 +82,8 @@ SELECT to_char(k, 'YYYY-MM-DD') FROM (
 
 #: now() is the start of the transaction, which comes before its snapshot. A time without a zone was
 #: written in UTC or in the server's zone: the earlier reading holds back more, so it loses nothing.
-_LOCAL_NOW: Final = (
-    "LEAST(now() AT TIME ZONE 'UTC', now() AT TIME ZONE"
+_LOCAL: Final = (
+    "LEAST({instant} AT TIME ZONE 'UTC', {instant} AT TIME ZONE"
     " (SELECT reset_val FROM pg_catalog.pg_settings WHERE name = 'TimeZone'))"
 )
 
@@ -180,54 +181,67 @@ def spans(source: str, facts: SourceFacts, column: str, granularity: str, low: s
 
 
 def cursor_bounds(
-    ask: Ask, source: str, facts: SourceFacts, cursor: Cursor, after: str | None, settle: Settle | None
+    ask: Ask,
+    source: str,
+    facts: SourceFacts,
+    cursor: Cursor,
+    after: str | None,
+    settle: Settle | None,
+    cap: Cap | None = None,
 ) -> CursorBounds:
     """The highest cursor value past ``after`` that this snapshot may be read up to.
 
     Without ``settle`` that is the highest one, but of dates yesterday's: more rows of today may come,
     and they would not lie past today. Of a key of several columns it is the last row's, whatever their
-    types. Refuses values that end the order.
+    types. ``cap`` lowers it to what open transactions leave. Refuses values that end the order.
     """
-    if cursor.more:
-        return _key_bounds(ask, source, facts, cursor, after)
-    key = cursor_sql(cursor.column, cursor.fallback)
-    past = f"{key} IS NOT NULL" if after is None else f"{key} > {quote_literal(after)}"
     kind = cursor_type(ask, source, facts, cursor)
-    top = _last(ask, source, key, past)
-    if top is not None:
-        _refuse_end(cursor, top)
+    past = _past(cursor, after)
+    top = _last(ask, source, cursor, past)
+    if top is None:
+        return CursorBounds(None, kind)
+    _refuse_end(cursor, top)
     if settle is None and kind == "date":
         settle = Settle(0)
-    if settle is None or top is None:
-        return CursorBounds(top, kind)
-    if settle.column is not None and (settle.column,) != cursor.columns:
-        return _below_unsettled(ask, source, facts, key, past, top, kind, settle)
-    high = _last(ask, source, key, f"{past} AND {key} <= {_cutoff(kind, settle, cursor.identity)}")
+    elif settle is not None and settle.column is not None and (settle.column,) != cursor.columns:
+        return _below_unsettled(ask, source, facts, cursor, past, top, kind, settle)
+    limits = [past]
+    if cap is not None:
+        if cap.open and (cap.since is None or cursor.more or not _is_time(kind)):
+            return CursorBounds(None, kind, f"no row is read: {cap.shown}", capped=True)
+        limits.append(f"{_key(cursor)} <= {key_literal(cursor.values(cap.upto))}")
+        if cap.since is not None:
+            limits.append(f"{_key(cursor)} < {_as_cursor(kind, f'{quote_literal(cap.since)}::timestamptz')}")
+    if settle is not None:
+        limits.append(f"{_key(cursor)} <= {_cutoff(kind, settle, cursor.identity)}")
+    high = top if limits == [past] else _last(ask, source, cursor, " AND ".join(limits))
     if high == top:
         return CursorBounds(top, kind)
     where = f"past {high} " if high is not None else ""
-    return CursorBounds(high, kind, f"rows {where}are not settled yet")
+    if cap is not None and cap.open:
+        return CursorBounds(high, kind, f"rows {where}wait: {cap.shown}", capped=True)
+    # what came during the wait for others is the next run's, without a word
+    quiet = settle is None and high is not None
+    return CursorBounds(high, kind, None if quiet else f"rows {where}are not settled yet", capped=True)
 
 
-def _key_bounds(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor, after: str | None) -> CursorBounds:
-    key = key_sql(cursor.key)
-    past = "TRUE" if after is None else f"{key} > {key_literal(cursor.values(after))}"
-    names = [f"k{i}" for i in range(len(cursor.key))]
-    select = ", ".join(f"{quote_ident(c)} AS {k}" for c, k in zip(cursor.key, names, strict=True))
-    order = ", ".join(f"{i} DESC" for i in range(1, len(names) + 1))
-    row = ask(
-        f"SELECT {', '.join(f'{k}::text' for k in names)} FROM"
-        f" (SELECT {select} FROM {source} WHERE {past} ORDER BY {order} LIMIT 1) AS q"
-    )
-    found = [facts.column(name) for name in cursor.key]
-    native = ", ".join(column.native_type for column in found if column)
-    if row is None:
-        return CursorBounds(None, native)
-    _refuse_end(cursor, str(row[0]))
-    return CursorBounds(cursor.text([str(value) for value in row]), native)
+def last_value(ask: Ask, source: str, cursor: Cursor, after: str | None) -> str | None:
+    """The highest cursor value past ``after`` that there is, in its stored form."""
+    return _last(ask, source, cursor, _past(cursor, after))
+
+
+def _key(cursor: Cursor) -> str:
+    return key_sql(cursor.key) if cursor.more else cursor_sql(cursor.column, cursor.fallback)
+
+
+def _past(cursor: Cursor, after: str | None) -> str:
+    if after is None:
+        return "TRUE" if cursor.more else f"{_key(cursor)} IS NOT NULL"
+    return f"{_key(cursor)} > {key_literal(cursor.values(after))}"
 
 
 def _refuse_end(cursor: Cursor, top: str) -> None:
+    top = cursor.values(top)[0]
     if top.lower() in {"infinity", "nan"}:
         name = cursor.column if cursor.more else cursor.identity
         raise RefusalError(
@@ -238,11 +252,11 @@ def _refuse_end(cursor: Cursor, top: str) -> None:
 
 
 def _below_unsettled(
-    ask: Ask, source: str, facts: SourceFacts, key: str, past: str, top: str, kind: str, settle: Settle
+    ask: Ask, source: str, facts: SourceFacts, cursor: Cursor, past: str, top: str, kind: str, settle: Settle
 ) -> CursorBounds:
     """The highest value below that of the first row which is not settled by a column of its own."""
     assert settle.column is not None
-    age = facts.column(settle.column)
+    age, key = facts.column(settle.column), _key(cursor)
     name = quote_ident(settle.column)
     cutoff = _cutoff(age.native_type if age else "", settle, settle.column)
     first = ask(
@@ -251,22 +265,29 @@ def _below_unsettled(
     )
     if first is None:
         return CursorBounds(top, kind)
-    high = _last(ask, source, key, f"{past} AND {key} < {quote_literal(str(first[0]))}")
+    high = _last(ask, source, cursor, f"{past} AND {key} < {quote_literal(str(first[0]))}")
     why = f"'{settle.column}' is NULL there" if first[1] else "it is not settled yet"
-    return CursorBounds(high, kind, f"rows from {first[0]} on are left: {why}")
+    return CursorBounds(high, kind, f"rows from {first[0]} on are left: {why}", capped=True)
 
 
-def _last(ask: Ask, source: str, key: str, where: str) -> str | None:
+def _last(ask: Ask, source: str, cursor: Cursor, where: str) -> str | None:
     # not max(): uuid and others are ordered without having it. Cast outside and sorted by position: a
     # name in ORDER BY means the output column, which would be the text
+    parts = [quote_ident(name) for name in cursor.key] if cursor.more else [_key(cursor)]
+    names = [f"k{i}" for i in range(len(parts))]
+    select = ", ".join(f"{part} AS {name}" for part, name in zip(parts, names, strict=True))
+    order = ", ".join(f"{i} DESC" for i in range(1, len(names) + 1))
     row = ask(
-        f"SELECT k::text FROM (SELECT {key} AS k FROM {source} WHERE {where} ORDER BY 1 DESC LIMIT 1) AS q"
+        f"SELECT {', '.join(f'{name}::text' for name in names)} FROM"
+        f" (SELECT {select} FROM {source} WHERE {where} ORDER BY {order} LIMIT 1) AS q"
     )
-    return None if row is None else str(row[0])
+    return None if row is None else cursor.text([str(value) for value in row])
 
 
 def cursor_type(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor) -> str:
-    """The name of the cursor's type; ``date`` for a domain over it too."""
+    """The name of the cursor's type, of a key those of its columns; ``date`` for a domain over it too."""
+    if cursor.more:
+        return ", ".join(c.native_type for c in map(facts.column, cursor.key) if c)
     found = facts.column(cursor.column)
     if cursor.fallback is None and found is not None:
         return "date" if pa.types.is_date(found.source_arrow) else found.native_type
@@ -276,18 +297,24 @@ def cursor_type(ask: Ask, source: str, facts: SourceFacts, cursor: Cursor) -> st
     return str(row[0])
 
 
+def _is_time(kind: str) -> bool:
+    return kind == "date" or kind.startswith("timestamp")
+
+
+def _as_cursor(kind: str, instant: str) -> str:
+    """An instant (SQL) as a value of a date or timestamp cursor; where the zone is open the earlier one."""
+    local = _LOCAL.format(instant=instant)
+    return f"({local})::date" if kind == "date" else instant if kind.endswith("with time zone") else local
+
+
 def _cutoff(native: str, settle: Settle, name: str) -> str:
     """The latest settled value of a column of this type, as SQL."""
-    ago = f"interval '{int(settle.seconds)} seconds'"
-    if native == "date":
-        return f"(({_LOCAL_NOW} - {ago})::date - 1)"  # a day is settled when all of it is
-    if native.startswith("timestamp") and native.endswith("with time zone"):
-        return f"(now() - {ago})"
-    if native.startswith("timestamp"):
-        return f"({_LOCAL_NOW} - {ago})"
-    raise ConfigError(
-        f"`settle` needs a date or timestamp, and '{name}' is {native}",
-        code="RIVET_CONFIG_INVALID",
-        field="settle",
-        fix="name such a column in `settle: {column: ...}`",
-    )
+    if not _is_time(native):
+        raise ConfigError(
+            f"`settle` needs a date or timestamp, and '{name}' is {native}",
+            code="RIVET_CONFIG_INVALID",
+            field="settle",
+            fix="name such a column in `settle: {column: ...}`",
+        )
+    settled = _as_cursor(native, f"(now() - interval '{int(settle.seconds)} seconds')")
+    return f"({settled} - 1)" if native == "date" else settled  # a day is settled when all of it is

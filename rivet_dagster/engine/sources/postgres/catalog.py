@@ -97,7 +97,8 @@ class Relation:
     ``blocked_by_row_security``). columns_denied: columns that the role may not select.
     indexed: leading columns of valid, whole btree indexes. origins: columns that the server
     fills, and how: ``generated``, ``identity always`` or ``identity by default``.
-    numbers: the columns' attnum; another column of a name has another one.
+    numbers: the columns' attnum; another column of a name has another one. sequences: column -> oids of
+    the sequences that number it one by one.
     """
 
     oid: int
@@ -121,6 +122,7 @@ class Relation:
     unique_keys: tuple[UniqueKey, ...]
     indexed: frozenset[str]
     origins: Mapping[str, str]
+    sequences: Mapping[str, tuple[int, ...]]
     leaves: tuple[LeafRelation, ...]
     server: ServerFacts
     type_schemas: tuple[str, ...]
@@ -265,6 +267,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
         numbers=tuple(c["number"] for c in columns),
         unique_keys=keys,
         origins={c["name"]: c["origin"] for c in columns if c["origin"]},
+        sequences={c["name"]: tuple(c["sequences"]) for c in columns if c["sequences"]},
         leaves=leaves,
         server=server,
         type_schemas=tuple(sorted({row["schema"] for row in types.values()} - {"pg_catalog"})),

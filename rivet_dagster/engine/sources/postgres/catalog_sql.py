@@ -109,6 +109,17 @@ WITH RECURSIVE target AS MATERIALIZED (
   SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attndims,
     CASE WHEN a.attgenerated <> '' THEN 'generated' WHEN a.attidentity = 'a' THEN 'identity always'
       WHEN a.attidentity = 'd' THEN 'identity by default' END AS origin,
+    -- that give each number to whoever asks next: a session's cache of them is used up later
+    CASE WHEN a.atthasdef OR a.attidentity <> '' THEN (
+      SELECT json_agg(q.seqrelid::int8) FROM pg_sequence q WHERE q.seqcache = 1 AND q.seqincrement > 0
+        AND q.seqrelid IN (
+          SELECT d.refobjid FROM pg_attrdef f JOIN pg_depend d ON d.objid = f.oid
+          WHERE f.adrelid = t.oid AND f.adnum = a.attnum AND d.classid = 'pg_catalog.pg_attrdef'::regclass
+            AND d.refclassid = 'pg_catalog.pg_class'::regclass
+          UNION ALL
+          SELECT d.objid FROM pg_depend d
+          WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = t.oid
+            AND d.refobjsubid = a.attnum AND d.classid = d.refclassid AND d.deptype = 'i')) END AS sequences,
     a.attnotnull AND enforced AND NOT EXISTS (
       SELECT FROM kin JOIN pg_attribute m ON m.attrelid = kin.oid AND m.attname = a.attname
       WHERE NOT m.attnotnull OR EXISTS (
@@ -144,6 +155,7 @@ SELECT json_build_object(
   'columns', coalesce((SELECT json_agg(json_build_object(
       'name', attname, 'number', attnum, 'type', atttypid::int8, 'typmod', atttypmod, 'ndims', attndims,
       'native', format_type(atttypid, atttypmod), 'not_null', not_null, 'origin', origin,
+      'sequences', sequences,
       'can_select', can_select, 'n_distinct', n_distinct, 'avg_width', avg_width, 'null_frac', null_frac)
     ORDER BY attnum) FROM columns), '[]'),
   'types', (SELECT list FROM types),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,16 @@ class PostgresConnector:
                     self._spares.append((time.monotonic(), connection))
                     continue
             close(connection)
+
+    def prepare(self, count: int, meanwhile: Callable[[], None] | None) -> None:
+        """In a thread of its own: ``open_ahead``, and then what is to be done ``meanwhile``."""
+
+        def work() -> None:
+            self.open_ahead(count)
+            if meanwhile is not None:
+                meanwhile()
+
+        threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
         """Close what was opened ahead and not taken."""
@@ -190,8 +200,18 @@ class SnapshotHolder:
         #: held by whoever asks something on ``connection``
         self.turn = threading.RLock()
         self._over = threading.Event()
+        self._connector = connector
+        self._begin()
+        every_s = connector.limits.idle_timeout_ms / 1000 / _LOOKS
+        self._thread = threading.Thread(
+            target=self._keep, args=(every_s,), name="rivet-snapshot", daemon=True
+        )
+        if every_s:
+            self._thread.start()
+
+    def _begin(self) -> None:
         # planning resolves unqualified names, so the role's own search_path stays
-        self._transaction = connector.transaction(self._connection, search_path=None)
+        self._transaction = self._connector.transaction(self._connection, search_path=None)
         self._transaction.__enter__()
         try:
             row = self._connection.execute("SELECT pg_export_snapshot()").fetchone()
@@ -200,12 +220,14 @@ class SnapshotHolder:
             raise classify(error) from error
         assert row is not None
         self.snapshot = str(row[0])
-        every_s = connector.limits.idle_timeout_ms / 1000 / _LOOKS
-        self._thread = threading.Thread(
-            target=self._keep, args=(every_s,), name="rivet-snapshot", daemon=True
-        )
-        if every_s:
-            self._thread.start()
+
+    @contextlib.contextmanager
+    def released(self) -> Iterator[None]:
+        """Without the snapshot, and with another one afterwards. Only before somebody reads from it."""
+        with self.turn:
+            self._transaction.__exit__(None, None, None)
+            yield
+            self._begin()
 
     def _keep(self, every_s: float) -> None:
         """Show the server that we are alive. When the transaction is gone, the next reader finds out."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import pyarrow as pa
+
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
+from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.predicate import Origin
 from rivet_dagster.engine.sources.postgres.shape import Shape
 from rivet_dagster.engine.types.decision import Column
+from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text, needs_server_text
 
 #: Seconds of pauses that the rows of one statement over heap pages may cost.
 STATEMENT_PAUSE_S: Final = 1.0
@@ -76,3 +80,17 @@ class ReadOrder:
     def step(self, planned: int) -> int:
         """Heap pages of a statement at the most, of the ``planned`` ones."""
         return min([planned, *(max(1, pages // _SMALLER) for pages in self.too_many)])
+
+
+def read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
+    """The columns as they are read for the format: CSV takes some values as the server's text."""
+    if file_format != "csv":
+        return columns
+    return tuple(
+        as_server_hex(c, Wire.TEXT)
+        if pa.types.is_binary(c.arrow)
+        else as_server_text(c, Wire.TEXT)
+        if needs_server_text(c)
+        else c
+        for c in columns
+    )

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
-import pyarrow as pa
 from psycopg import pq
 from psycopg.pq.abc import PGconn
 
 from rivet_dagster.engine.errors import TransientError
-from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.quote import quote_ident
 from rivet_dagster.engine.types.decision import Column
-from rivet_dagster.engine.write.csv_columns import as_server_hex, as_server_text, needs_server_text
 
 _MOST_OUTPUTS: Final = 1_600  # of a SELECT list; the server's own limit is 1664
 
@@ -70,17 +67,3 @@ def described(pgconn: PGconn, columns: Sequence[Column], source: str) -> Shape:
         places[i] = places[at]
     count = len(columns)
     return Shape(tuple(shown.ftype(i) for i in range(count)), tuple(places[:count]))
-
-
-def read_columns(columns: tuple[Column, ...], file_format: str) -> tuple[Column, ...]:
-    """The columns as they are read for the format: CSV takes some values as the server's text."""
-    if file_format != "csv":
-        return columns
-    return tuple(
-        as_server_hex(c, Wire.TEXT)
-        if pa.types.is_binary(c.arrow)
-        else as_server_text(c, Wire.TEXT)
-        if needs_server_text(c)
-        else c
-        for c in columns
-    )

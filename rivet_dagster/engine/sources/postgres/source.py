@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -22,15 +21,15 @@ from rivet_dagster.engine.sources.base import (
     SourceCapabilities,
     SourceFacts,
 )
-from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late
+from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late, writers
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
-from rivet_dagster.engine.sources.postgres.facts import source_facts
-from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder
+from rivet_dagster.engine.sources.postgres.facts import require_readable, source_facts
+from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder, read_columns
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin, scope_sql, unit_from_where
 from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_relation
 from rivet_dagster.engine.sources.postgres.read import PostgresReader
-from rivet_dagster.engine.sources.postgres.shape import Shape, described, read_columns
+from rivet_dagster.engine.sources.postgres.shape import Shape, described
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
 from rivet_dagster.engine.sources.postgres.types import require_supported
 from rivet_dagster.engine.sources.postgres.watch import PostgresWatch
@@ -116,7 +115,8 @@ class PostgresSource:
             planner._server.in_recovery,
         )
         connector = self.connector
-        return lambda: PostgresReader(connector, order)
+        # planning may have taken another snapshot since
+        return lambda: PostgresReader(connector, replace(order, snapshot=planner.snapshot_id()))
 
     def watch(self, *, weighs: bool) -> PostgresWatch:
         """Nothing is connected before its first look."""
@@ -126,16 +126,12 @@ class PostgresSource:
         return read_columns(columns, file_format)
 
 
-def _prepare(connector: PostgresConnector, readers: int, meanwhile: Callable[[], None] | None) -> None:
-    connector.open_ahead(readers)
-    if meanwhile is not None:
-        meanwhile()
-
-
 class PostgresPlanner:
     """Answers what planning asks, inside one transaction, which lives as long as the run needs it."""
 
     capabilities = CAPABILITIES
+    #: How long a cursor waits for the transactions of others; None: as long as a run does.
+    patience_s: float | None = None
 
     def __init__(
         self,
@@ -154,7 +150,7 @@ class PostgresPlanner:
         else:
             self._connection = source.connector.connect()
         if any(ahead):
-            threading.Thread(target=_prepare, args=(source.connector, *ahead), daemon=True).start()
+            source.connector.prepare(*ahead)
         try:
             self.relation: catalog.Relation | None = None
             with self._asking():
@@ -292,9 +288,29 @@ class PostgresPlanner:
         found = self.facts.column(column)
         return bounds.has_order(self._rows, self._from(), column, found.native_type if found else "")
 
-    def cursor_bounds(self, cursor: Cursor, after: str | None, settle: Settle | None) -> CursorBounds:
-        """See ``bounds.cursor_bounds``: how far this snapshot may be read."""
-        return bounds.cursor_bounds(self._query, self._from(), self.facts, cursor, after, settle)
+    def cursor_bounds(
+        self, cursor: Cursor, after: str | None, settle: Settle | None, *, wait: bool = False
+    ) -> CursorBounds:
+        """See ``bounds.cursor_bounds``: how far this snapshot, or with ``wait`` the next one, may be read."""
+        cap, facts = None, self.facts
+        if wait and settle is None and facts.unseen is None:
+            last = bounds.last_value(self._query, self._from(), cursor, after)
+            cap = None if last is None else self._wait(cursor, last)
+        return bounds.cursor_bounds(self._query, self._from(), facts, cursor, after, settle, cap)
+
+    def _wait(self, cursor: Cursor, last: str) -> writers.Cap:
+        found, relations = self.relation, None
+        if found is not None and self.facts.draws(cursor):
+            oids = [leaf.oid for leaf in found.leaves]
+            relations = [found.oid, *oids, *found.sequences[cursor.key[-1]]]
+        released = contextlib.nullcontext() if self._holder is None else self._holder.released()
+
+        def rows(statement: str) -> list[tuple[Any, ...]]:
+            with self._source.connector.transaction(self._connection):
+                return [tuple(row) for row in self._connection.execute(statement.encode())]
+
+        with self._source.faults(), released:
+            return writers.wait_for_writers(rows, last, relations, self.patience_s)
 
     def late_bounds(
         self, cursor: Cursor, watermark: str | None, seconds: int, seen: Mapping[str, Any] | None
@@ -379,33 +395,17 @@ class PostgresPlanner:
                 raise classify(error, export=self._source.export, phase="describe") from error
             require_supported(columns, what=f"export '{self._source.export}'")
             self._refuse_hidden_rows(f"SELECT 1 FROM {origin.from_sql()}")
-            return source_facts(columns, None, None)
+            return source_facts(columns, None, server)
         assert origin.table is not None
         relation = catalog.describe_table(
             self._connection, origin.schema, origin.table, server=server, overrides=overrides
         )
-        self._refuse_unreadable(relation)
+        require_readable(relation)
         require_supported(relation.columns, what=relation.sql)
         if relation.kind == "v":
             self._refuse_hidden_rows(f"SELECT 1 FROM {relation.sql}")
         self.relation = relation
-        return source_facts(relation.columns, relation, server.version)
-
-    def _refuse_unreadable(self, relation: catalog.Relation) -> None:
-        if not relation.can_select:
-            what = (
-                f"columns {', '.join(relation.columns_denied[:10])} of {relation.sql}"
-                if relation.columns_denied and relation.schema_usage
-                else relation.sql
-            )
-            raise EnvironmentFault(
-                f"the role may not read {what}", code="RIVET_SOURCE_PERMISSION_DENIED", sqlstate="42501"
-            )
-        if relation.rows_hidden:
-            raise RefusalError(
-                f"row-level security hides rows of {relation.sql} from this role",
-                code="RIVET_SOURCE_ROW_SECURITY",
-            )
+        return source_facts(relation.columns, relation, server)
 
     def _refuse_hidden_rows(self, select: str) -> None:
         if catalog.blocked_by_row_security(self._connection, select):
