@@ -237,11 +237,21 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "description": "Text shown with the asset.",
         "kinds": "Further kinds; source and format are added.",
         "deps": "Upstream asset keys, written `a/b`.",
-        "schedule": "Cron line of five fields, UTC.",
+        "schedule": "Cron line of five fields.",
+        "automation": "Automation condition of the table: `eager`, or a cron line (once a "
+        "tick, and only after what it depends on was updated).",
+        "timezone": "Time zone of the cron lines here, e.g. `Europe/Berlin`.",
+        "freshness": "Freshness policy of the table.",
         "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
         "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
         "`partition_by`.",
+    },
+    "FreshnessConfig": {
+        "fail_after": "Time since the last materialization after which the table is stale, e.g. `26h`.",
+        "warn_after": "Time after which it is nearly so.",
+        "by": "Cron line: the times by which the table must have been materialized.",
+        "within": "How long before such a time a materialization counts for it.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",
