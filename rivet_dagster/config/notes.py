@@ -98,8 +98,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "
         "`mode: chunked`, where it is the default (addition of this project).",
         "parallel": "Workers at most; each opens a connection.",
-        "wave": "Order that a planner wrote down.",
-        "parallel_safe": "A planner's word that this export may overlap with others.",
+        "wave": "Of many exports, lower waves begin first; those without one begin last.",
+        "parallel_safe": "`false`: heavy, never beside another heavy one; `true`: not heavy. Unset: heavy "
+        "from 10 million rows in its last run.",
         "time_column": "Column of `mode: time_window`.",
         "time_column_type": "Whether the column holds timestamps or Unix seconds.",
         "days_window": "Days back from now of `mode: time_window`.",
@@ -258,6 +259,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "group": "Asset group of exports that name none.",
         "source_pool_limit": "Steps that read the source at a time, all exports together: they queue in one "
         "pool, named after the source.",
+        "max_connections": "Connections that the exports of one `export_all` hold together: `parallel` + 2 "
+        "each.",
+        "max_memory_mb": "Memory that they take together, by what their last runs took.",
     },
 }
 _SHARED: Final = (
