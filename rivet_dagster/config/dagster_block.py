@@ -34,6 +34,8 @@ _FIELDS: Final = (
     ("month", 1, 12, _MONTHS),
     ("day of week", 0, 7, _DAYS),
 )
+#: As much as the reference gives a group of exports.
+DEFAULT_MEMORY_MB: Final = 4096
 _ENTRY = re.compile(r"(?P<low>\*|[a-z0-9]+)(-(?P<high>[a-z0-9]+))?(/(?P<step>[0-9]+))?")
 
 
@@ -199,11 +201,15 @@ class RootDagster(Section):
     """key_prefix: what every asset key starts with. group: default of the exports.
 
     source_pool_limit: steps that read the source at a time, all exports together.
+    max_connections, max_memory_mb: what the exports that one run of ``export_all`` has going may hold
+    together.
     """
 
     key_prefix: TextList = ("rivet",)
     group: Text | None = None
     source_pool_limit: Annotated[Int, Field(ge=1)] | None = None
+    max_connections: Annotated[Int, Field(ge=1)] | None = None
+    max_memory_mb: Annotated[Int, Field(ge=1)] = DEFAULT_MEMORY_MB
 
     def problems(self, context: Context) -> Iterator[Problem]:
         for at, part in enumerate(self.key_prefix):

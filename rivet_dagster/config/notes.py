@@ -82,7 +82,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "`chunk_dense`; the single integer primary key when absent.",
         "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "
         "stay together.",
-        "chunk_size": "Values of a range, or rows of a page by key.",
+        "chunk_size": "Values of a range, or rows of a page by key; unless it is set, ranges of a key that "
+        "the table lies in the order of are larger (16 to 48 MiB).",
         "chunk_size_memory_mb": "MB of a chunk, estimated from the table's size; needs `table`.",
         "chunk_count": "Number of ranges; wins over `chunk_size`.",
         "chunk_by_days": "UTC days of a range of a date or timestamp `chunk_column`.",
@@ -97,8 +98,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "
         "`mode: chunked`, where it is the default (addition of this project).",
         "parallel": "Workers at most; each opens a connection.",
-        "wave": "Order that a planner wrote down.",
-        "parallel_safe": "A planner's word that this export may overlap with others.",
+        "wave": "Of many exports, lower waves begin first; those without one begin last.",
+        "parallel_safe": "`false`: heavy, never beside another heavy one; `true`: not heavy. Unset: heavy "
+        "from 10 million rows in its last run.",
         "time_column": "Column of `mode: time_window`.",
         "time_column_type": "Whether the column holds timestamps or Unix seconds.",
         "days_window": "Days back from now of `mode: time_window`.",
@@ -257,6 +259,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "group": "Asset group of exports that name none.",
         "source_pool_limit": "Steps that read the source at a time, all exports together: they queue in one "
         "pool, named after the source.",
+        "max_connections": "Connections that the exports of one `export_all` hold together: `parallel` + 2 "
+        "each.",
+        "max_memory_mb": "Memory that they take together, by what their last runs took.",
     },
 }
 _SHARED: Final = (
