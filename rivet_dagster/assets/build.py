@@ -41,6 +41,7 @@ def build_rivet_definitions(
     """
     config = _config(config_path_or_config, params)
     translator = translator or RivetDagsterTranslator()
+    rivet = RivetResource.with_state_url(state_url) if state_url else RivetResource.of_environment()
     assets = [
         export_assets(config, export, translator)
         for export in config.exports
@@ -54,7 +55,7 @@ def build_rivet_definitions(
         asset_checks=[build_reconcile_check(a) for a in assets],
         jobs=[
             *jobs.values(),
-            all_job(assets, name),
+            all_job(assets, rivet, name),
             *(validate_job(a) for a in assets),
             *(reconcile_job(a) for a in assets),
             *(repair_job(a) for a in assets),
@@ -68,9 +69,7 @@ def build_rivet_definitions(
             *notification_sensors(config, assets, watched_steps(assets), name=name),
             *sensors,
         ],
-        resources={
-            "rivet": RivetResource.with_state_url(state_url) if state_url else RivetResource.of_environment()
-        },
+        resources={"rivet": rivet},
         executor=executor,
     )
 

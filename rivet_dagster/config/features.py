@@ -51,8 +51,6 @@ UNFILLED_TOKENS: Final = ("run_id",)
 
 #: Key -> what it is for. Read and kept, without effect on a run.
 INERT: Final[dict[str, str]] = {
-    "export.wave": "order that a planner wrote down",
-    "export.parallel_safe": "a planner's word that exports may overlap",
     "export.source_group": "label of exports that share a source's capacity",
     "export.reconcile_required": "label for planning",
     "export.target": "which warehouse a type report is for",

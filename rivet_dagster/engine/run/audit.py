@@ -138,7 +138,7 @@ def _whole(engine: Engine, run: RunHeader) -> Whole | None:
     units = [row.unit for row in engine.state.units(run.run_id)]
     kinds = {unit.kind for unit in units}
     if run.mode not in ACCUMULATING:
-        return Whole() if UnitKind.PAGES in kinds else None
+        return None if all(unit.outlives_snapshot for unit in units) else Whole()
     if not kinds & {UnitKind.PAGES, UnitKind.WHOLE}:
         return None  # windows have bounds of their own
     export = engine.export(run.export_name)
