@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 
 def latest_complete(engine: Engine, name: str) -> RunHeader:
-    """The export's last complete run. Raises UsageError when there is none."""
+    """The export's last complete run. Raises UsageError when there is none, or nothing of it was kept."""
+    if engine.export(name).destination.type == "stdout":
+        raise UsageError(
+            "what went to standard output is gone; there is nothing to look at",
+            export=name,
+            field="destination.type",
+        )
     run = engine.state.latest_run(name, statuses=("completed",))
     if run is None:
         raise UsageError("no run of it is complete yet: materialize it first", export=name)
