@@ -20,12 +20,15 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.metadata.metadata_set import NamespacedMetadataSet
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, EngineEventData
 from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._utils.concurrency import ConcurrencyKeyInfo
 from dagster_shared.error import SerializableErrorInfo
 
+#: Documented by Dagster, and not exported.
+MetadataSet = NamespacedMetadataSet
 #: What ``define_asset_job`` returns; Dagster exports the function and not its type.
 AssetJob = UnresolvedAssetJobDefinition
 

@@ -10,6 +10,7 @@ from rivet_dagster.assets.checks import build_reconcile_check
 from rivet_dagster.assets.crashed import crashed_runs_sensor
 from rivet_dagster.assets.exports import ExportAssets, build_export_asset, export_assets
 from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job, validate_job
+from rivet_dagster.assets.notifications import notification_sensors
 from rivet_dagster.assets.repair import repair_job
 from rivet_dagster.assets.resources import RivetResource
 from rivet_dagster.assets.schedules import export_schedule
@@ -41,7 +42,11 @@ def build_rivet_definitions(
     config = _config(config_path_or_config, params)
     translator = translator or RivetDagsterTranslator()
     rivet = RivetResource.with_state_url(state_url) if state_url else RivetResource.of_environment()
-    assets = [export_assets(config, export, translator) for export in config.exports]
+    assets = [
+        export_assets(config, export, translator)
+        for export in config.exports
+        if export.destination.type != "stdout"
+    ]
     jobs = {a.export.name: export_job(a) for a in assets}
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
     sensors = [source_moved_sensor(config, a, jobs[a.export.name]) for a in assets if a.export.dagster.sensor]
@@ -61,6 +66,7 @@ def build_rivet_definitions(
             crashed_runs_sensor(
                 config, assets, watched_steps(assets), list(jobs.values()), running=reaper, name=name
             ),
+            *notification_sensors(config, assets, watched_steps(assets), name=name),
             *sensors,
         ],
         resources={"rivet": rivet},
@@ -73,7 +79,11 @@ def load_export_assets(
 ) -> list[ExportAssets]:
     """The exports as Dagster knows them, for tools that work on an instance (reap, setup)."""
     chosen = translator or RivetDagsterTranslator()
-    return [export_assets(config, export, chosen) for export in config.exports]
+    return [
+        export_assets(config, export, chosen)
+        for export in config.exports
+        if export.destination.type != "stdout"
+    ]
 
 
 def _config(source: str | os.PathLike[str] | RivetConfig, params: Mapping[str, str] | None) -> RivetConfig:

@@ -24,6 +24,7 @@ from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, tab
 from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell, worst
 from rivet_dagster.assets.gates import gate_results
 from rivet_dagster.assets.launcher import worker_of
+from rivet_dagster.assets.metadata import source_lineage
 from rivet_dagster.assets.naming import DRIFT, QUALITY, VALIDATE
 from rivet_dagster.assets.partitions import is_window
 from rivet_dagster.assets.pools import ensure_pools
@@ -282,7 +283,8 @@ class ExportRun:
             # nothing new: the table is as it was, and what depends on it has nothing to do
             self.context.log_event(dg.AssetObservation(key, metadata=observation_metadata(outcome)))
             return
-        metadata = table_metadata(outcome, plan)
+        lineage = source_lineage(self.assets.export.table, self.assets.upstream, outcome.columns)
+        metadata = table_metadata(outcome, plan, lineage)
         if self.yields_table:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata)
         else:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.events import RunOutcome, RunPlan
     from rivet_dagster.engine.run.session import Session
+    from rivet_dagster.engine.state.models import RunAggregate
 
 
 @click.command(cls=Verb)
@@ -71,6 +72,8 @@ class Teller:
         self._engine, self._as_json, self._lock_wait = engine, as_json, lock_wait
         self.no_notify = no_notify
         self._sum = Aggregate(str(engine.config.path))
+        #: standard output may be for rows alone
+        self._aside = any(e.destination.type == "stdout" for e in engine.config.exports)
 
     def run(self, name: str, plan: Callable[[Session], RunPlan]) -> None:
         """One run, planned by ``plan``. Raises its error once it is told."""
@@ -100,9 +103,9 @@ class Teller:
         """Print and keep the result of one export."""
         self._sum.entries.append(entry)
         if self._as_json:
-            print_json(entry)
+            print_json(entry, err=self._aside)
         elif entry["status"] != "failed":
-            click.echo(_line(entry))
+            click.echo(_line(entry), err=self._aside)
 
     def end(self, errors: Sequence[RivetError], summary: str | None) -> None:
         """Keep the sum in the state, write it where it is wanted, and raise what failed."""
@@ -124,7 +127,20 @@ class Teller:
             if not errors:
                 raise
             click.echo(str(error), err=True)
+        self._notify(record)
         raise_failures(errors)
+
+    def _notify(self, record: RunAggregate) -> None:
+        """One message about the whole invocation, where the config asks for one."""
+        config = self._engine.config.notifications
+        if config is None or self.no_notify:
+            return
+        from rivet_dagster.engine.notify import entry_notices, notify
+
+        notices = [notice for entry in record.details for notice in entry_notices(entry)]
+        sent = notify(config.slack, notices, f"{self._engine.config.path.name}, {record.run_aggregate_id}")
+        if sent is not None and not sent.ok:
+            click.echo(f"nobody was told: {sent.why}", err=True)
 
 
 class Attempt:

@@ -37,7 +37,6 @@ class Feature:
 
 
 FEATURES: Final[tuple[Feature, ...]] = (
-    Feature("", "notifications", (None,), "alert from Dagster"),
     Feature("", "parallel_exports", (False,), "let Dagster run the assets side by side"),
     Feature("", "parallel_export_processes", (False,), "let Dagster run the assets side by side"),
     Feature("", "load", (None,), "load the files in a step of your own"),
@@ -45,7 +44,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("source", "mongo", (None,), "use `type: postgres`"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
-    Feature("export.destination", "type", ("local", "s3", "gcs", "azure"), "use another type"),
 )
 
 #: Tokens of a destination that nothing fills in yet.

@@ -82,7 +82,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "`chunk_dense`; the single integer primary key when absent.",
         "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "
         "stay together.",
-        "chunk_size": "Values of a range, or rows of a page by key.",
+        "chunk_size": "Values of a range, or rows of a page by key; unless it is set, ranges of a key that "
+        "the table lies in the order of are larger (16 to 48 MiB).",
         "chunk_size_memory_mb": "MB of a chunk, estimated from the table's size; needs `table`.",
         "chunk_count": "Number of ranges; wins over `chunk_size`.",
         "chunk_by_days": "UTC days of a range of a date or timestamp `chunk_column`.",
@@ -187,9 +188,11 @@ NOTES: Final[dict[str, dict[str, str]]] = {
     },
     "NotificationsConfig": {"slack": "A Slack channel."},
     "SlackConfig": {
-        "webhook_url": "Webhook. Prefer `webhook_url_env`.",
-        "webhook_url_env": "Variable with the webhook.",
-        "on": "Events that are told.",
+        "webhook_url": "Address of the webhook. Prefer `webhook_url_env`: who has the address can write.",
+        "webhook_url_env": "Environment variable that holds the address; read when a message is sent.",
+        "on": "What is told, one message a run: `failure` (of an export, a crash included), `schema_change` "
+        "(columns came, went or changed their type), `degraded` (it ended well with retries, values "
+        "replaced by NULL, or a check that did not pass). Default: all three.",
     },
     "LoadConfig": {
         "target": "Kind of warehouse.",
@@ -235,11 +238,21 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "description": "Text shown with the asset.",
         "kinds": "Further kinds; source and format are added.",
         "deps": "Upstream asset keys, written `a/b`.",
-        "schedule": "Cron line of five fields, UTC.",
+        "schedule": "Cron line of five fields.",
+        "automation": "Automation condition of the table: `eager`, or a cron line (once a "
+        "tick, and only after what it depends on was updated).",
+        "timezone": "Time zone of the cron lines here, e.g. `Europe/Berlin`.",
+        "freshness": "Freshness policy of the table.",
         "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
         "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
         "`partition_by`.",
+    },
+    "FreshnessConfig": {
+        "fail_after": "Time since the last materialization after which the table is stale, e.g. `26h`.",
+        "warn_after": "Time after which it is nearly so.",
+        "by": "Cron line: the times by which the table must have been materialized.",
+        "within": "How long before such a time a materialization counts for it.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rivet_dagster.engine.destinations.local import destination_faults
-from rivet_dagster.engine.errors import REGISTRY, ConfigError, EnvironmentFault, RivetError
+from rivet_dagster.engine.errors import (
+    REGISTRY,
+    ConfigError,
+    EnvironmentFault,
+    RivetError,
+    error_object,
+)
 from rivet_dagster.engine.plan.sizing import GIB, MIB, shown_bytes
 
 if TYPE_CHECKING:
@@ -53,6 +59,7 @@ class Check:
             "detail": self.detail,
             "hint": self.fix,
             "code": self.error and self.error.code,
+            "error": self.error and error_object(self.error),
         }
 
 

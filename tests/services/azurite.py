@@ -102,7 +102,7 @@ def _program() -> list[str]:
     """What ``make setup`` installed, or what RIVET_AZURITE names."""
     folders = [os.environ.get("RIVET_AZURITE", ""), f"{sys.prefix}/npm"]
     found = [path for path in (Path(folder) / _PROGRAM for folder in folders if folder) if path.exists()]
-    node = shutil.which("node")
+    node = shutil.which("node") or shutil.which("node", path=f"{sys.prefix}/bin")
     if not found or node is None:
         raise ServerNotInstalledError("there is no azurite")
     return [node, str(found[0].resolve())]

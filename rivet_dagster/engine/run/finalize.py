@@ -170,13 +170,14 @@ class Finalizer:
         self._complete(manifest, size, widest(known, figures.widths), {"retries": retries, **details})
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
+        kept_nothing = self.store.capabilities.kind == "stdout"
         return self._outcome(
             "success",
             rows=manifest.row_count,
             files=manifest.part_count,
             size=size,
             units=units,
-            manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
+            manifest_uri=None if kept_nothing else self.store.uri(names.manifest_copy(self.header.run_id)),
             warnings=(*nulled_lines(figures), *drift.shape_lines, *report.warnings),
             retries=retries,
             details=details,

@@ -44,6 +44,10 @@ _PASTS: Final = """
     ORDER BY m.status DESC"""
 
 
+#: What a run that ended well says beside its figures.
+_DETAILS: Final = ("format", "schema_fingerprint", "nulled", "quality", "drift", "folder", "pace")
+
+
 class ExportStore:
     """Cursor, schema, progression, metrics; part of StateStore."""
 
@@ -267,7 +271,8 @@ def _aggregate_row(row: Row) -> dict[str, Any]:
     found = row._asdict()
     for name in ("started_at", "finished_at"):
         found[name] = to_datetime(found[name])
-    return {**found, "per_export": json.loads(found.pop("details_json"))}
+    entries = json.loads(found.pop("details_json"))
+    return {**found, "per_export": entries}
 
 
 def _metrics_row(row: Row) -> dict[str, Any]:
@@ -275,4 +280,5 @@ def _metrics_row(row: Row) -> dict[str, Any]:
     details = json.loads(found.pop("details_json"))
     error = found.pop("error_json")
     found["run_at"] = to_datetime(found["run_at"])
-    return {**details, **found, "error": None if error is None else json.loads(error)}
+    every = dict.fromkeys(_DETAILS)
+    return {**every, **details, **found, "error": None if error is None else json.loads(error)}

@@ -85,6 +85,70 @@ def test_an_unexpected_error_leaves_its_text_out_of_the_event_log(
     assert "4711-secret-row" in capfd.readouterr().err
 
 
+ROW = "4711-secret-row"
+ROWS_EXPORTS = """
+exports:
+  - name: keyed
+    table: public.people
+    mode: chunked
+    chunk_by_key: email
+    chunk_size: 20
+    format: parquet
+    destination: {type: local, path: ./out/keyed}
+    on_schema_drift: warn
+  - name: followed
+    table: public.people
+    mode: incremental
+    cursor_column: email
+    format: parquet
+    destination: {type: local, path: ./out/followed}
+    dagster: {sensor: true}
+  - name: gated
+    table: public.people
+    format: parquet
+    destination: {type: local, path: ./out/gated}
+    quality: {unique_columns: [note]}
+  - name: broken
+    query: SELECT email, note::int AS n FROM people
+    format: parquet
+    destination: {type: local, path: ./out/broken}
+"""
+
+
+def test_no_value_of_a_row_and_no_text_of_an_error_is_in_the_instance(project: Project) -> None:
+    """Keys, cursors, what differs, and what the server says of a value that it cannot cast.
+
+    The text is told to people alone: on the step's stderr, which Dagster keeps as the compute log.
+    """
+    project.db.execute(
+        "CREATE TABLE people (email text PRIMARY KEY, note text)",
+        f"INSERT INTO people SELECT '{ROW}-' || lpad(g::text, 4, '0'), '{ROW} ' || g % 7"
+        " FROM generate_series(1, 100) g",
+        "ANALYZE",
+    )
+    project.write(ROWS_EXPORTS)
+    runs = {name: project.run(f"export_{name}") for name in ("keyed", "followed", "gated", "broken")}
+    assert [runs[name].success for name in runs] == [True, True, False, False]
+    project.db.execute(f"INSERT INTO people VALUES ('{ROW}-0101', 'new'), ('{ROW}-0000', 'late')")
+    project.db.execute(f"DELETE FROM people WHERE email = '{ROW}-0050'")
+    for job in ("reconcile_keyed", "reconcile_followed", "repair_keyed", "validate_keyed", "export_followed"):
+        assert project.run(job).success, job
+    assert project.run("export_all").success is False
+    project.tick("source_moved_followed")
+    project.tick("rivet_stale_runs")
+    for name in ("gated", "broken"):
+        project.tick_failed("rivet_crashed_runs", runs[name].dagster_run)
+
+    files = dict(kept(project.instance))
+    told = [path for path in files if "compute_logs" in path.parts]
+    assert any(ROW.encode() in files[path] for path in told), "people see what the server said"
+    stored = {path: data for path, data in files.items() if path not in told}
+    assert sum(map(len, stored.values())) > 100_000, "the instance keeps its events in files"
+    assert [path for path, data in stored.items() if ROW.encode() in data] == []
+    for text in (b"invalid input syntax", b"Traceback (most recent call last)"):
+        assert [path for path, data in stored.items() if text in data] == []
+
+
 def test_a_state_url_stays_out_of_the_resource(project: Project) -> None:
     from rivet_dagster import RivetResource
     from rivet_dagster.engine.redact import redact
