@@ -183,8 +183,8 @@ class ExportConfig(Section):
 
     @property
     def shared(self) -> bool:
-        """Whether several processes work on a run of it."""
-        return self.dagster.workers > 1
+        """Whether several processes work on a run of it; one stream has one writer."""
+        return self.dagster.workers > 1 and self.destination.type != "stdout"
 
     @property
     def partitions_full(self) -> bool:

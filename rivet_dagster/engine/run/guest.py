@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Literal
 
 from rivet_dagster.engine.errors import BusyError, RefusalError, representative
-from rivet_dagster.engine.memory import use_lean_pool
+from rivet_dagster.engine.memory import prepare_memory
 from rivet_dagster.engine.run.added import added_columns
 from rivet_dagster.engine.run.events import RunEvent, RunNote
 from rivet_dagster.engine.run.fencing import FencedStore
@@ -121,7 +121,7 @@ class Guest:
             reading = read_options(options, engine.config.tuning_for(export))
             new_reader = source.readers(planner, options.format, reading, snapshot=invited.snapshot)
             facts = planner.facts
-        use_lean_pool()
+        prepare_memory()
         store = FencedStore(engine.store(export, run.prefix), export.name, keeper.verify)
         store.prepare()
         order = work_order(

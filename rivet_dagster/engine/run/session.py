@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.errors import IntegrityError, RivetError, UsageError, error_object, representative
-from rivet_dagster.engine.memory import use_lean_pool
+from rivet_dagster.engine.memory import prepare_memory
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan
@@ -156,7 +156,7 @@ class Session:
         store.prepare()
         store.unmark({u.folder for u in plan.units if u.index in plan.outstanding})
         fault_point("after_marker_removed")
-        use_lean_pool()
+        prepare_memory()
         pool = WorkerPool(self._work_order(plan))
         try:
             yield from self._events(pool, plan)
