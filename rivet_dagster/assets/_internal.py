@@ -19,11 +19,15 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.metadata.metadata_set import NamespacedMetadataSet
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, EngineEventData
+from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._utils.concurrency import ConcurrencyKeyInfo
 from dagster_shared.error import SerializableErrorInfo
 
+#: Documented by Dagster, and not exported.
+MetadataSet = NamespacedMetadataSet
 #: What ``define_asset_job`` returns; Dagster exports the function and not its type.
 AssetJob = UnresolvedAssetJobDefinition
 
@@ -71,20 +75,20 @@ def near_job(job: AssetJob) -> AssetJob:
 
 
 _PR_SET_PDEATHSIG = 1
-_STEP_CHILD_MODULE = "dagster._core.executor.child_process_executor"
+_STEP_CHILD_MODULES = ("dagster._core.executor.child_process_executor", "rivet_dagster.assets.step_worker")
 _PAGE = 500
 #: What the multiprocess executor says a step failed of when its process died.
 _STEP_PROCESS_DIED = "ChildProcessCrashException"
 
 
 def is_step_child() -> bool:
-    """Whether this process is a step that the multiprocess executor started.
+    """Whether this process was started for steps, by the multiprocess executor or by ours.
 
     Not so: a run worker that a code server started (it must outlive a reload of the server), and
     anything that a shell or cron started (it must outlive the shell).
     """
     target = getattr(multiprocessing.current_process(), "_target", None)
-    return getattr(target, "__module__", None) == _STEP_CHILD_MODULE
+    return getattr(target, "__module__", None) in _STEP_CHILD_MODULES
 
 
 def die_with_parent() -> bool:
@@ -225,3 +229,13 @@ def free_pool_slots(instance: dg.DagsterInstance, run_id: str) -> None:
     if supports_pools(instance):
         with suppress(NotImplementedError):
             instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+
+
+def retries_config() -> dg.Field:
+    """``retries`` of an executor's config, as Dagster's own executors have it."""
+    field: dg.Field = get_retries_config()  # type: ignore[no-untyped-call]
+    return field
+
+
+def retry_mode(executor_config: Mapping[str, Any]) -> RetryMode:
+    return RetryMode.from_config(executor_config["retries"]) or RetryMode.ENABLED

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -30,6 +29,7 @@ class FaultProxy:
         self._mode: Mode = "pass"
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self.answered = 0
         self.cut_after = 0
         self.cuts = 0
@@ -46,8 +46,8 @@ class FaultProxy:
     def mode(self, mode: Mode) -> None:
         """Connections of the mode before are reset, so that none goes on by the old one."""
         with self._lock:
-            self._mode = mode
-            if mode != "silent":
+            before, self._mode = self._mode, mode
+            if "silent" not in (before, mode):  # one that fell silent says nothing any more, not even goodbye
                 for end in tuple(self._open):
                     _reset(end)
 
@@ -64,6 +64,7 @@ class FaultProxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._closed.set()
         self.mode = "refuse"
 
     def _handle(self, client: socket.socket) -> None:
@@ -90,8 +91,8 @@ class FaultProxy:
         sent = 0
         with contextlib.suppress(OSError):
             while data := source.recv(_BLOCK):
-                while self._mode == "silent":
-                    time.sleep(0.02)
+                if self._mode == "silent":
+                    self._closed.wait()
                 if once and not sent:
                     data = data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
                 sent += len(data)

@@ -22,6 +22,7 @@ from rivet_dagster.engine.destinations.bucket import (
     NoObjectError,
     Piece,
     Upload,
+    deadline_s,
     http_fault,
     no_bucket,
     timeout_s,
@@ -113,7 +114,8 @@ class AzureBucket:
                 content_settings=ContentSettings(content_md5=bytearray(md5)),
                 **_condition(over),
                 **self._once,
-            )
+            ),
+            len(data),
         )
         return Entry(key, len(data), sent["etag"], self._checked(key, sent, md5))
 
@@ -124,7 +126,8 @@ class AzureBucket:
         tag = f"{piece.number:06d}"
         blob = self._container.get_blob_client(upload.key)
         self._run(
-            lambda: blob.stage_block(tag, io.BytesIO(data), len(data), validate_content=True, **self._once)
+            lambda: blob.stage_block(tag, io.BytesIO(data), len(data), validate_content=True, **self._once),
+            len(data),
         )
         return replace(piece, tag=tag)
 
@@ -136,7 +139,8 @@ class AzureBucket:
                 content_settings=ContentSettings(content_md5=bytearray(md5)),
                 **(_condition(over) or {"match_condition": MatchConditions.IfMissing}),
                 **self._once,
-            )
+            ),
+            upload.size,
         )
         return Entry(upload.key, upload.size, made["etag"], _b64(md5))
 
@@ -162,7 +166,7 @@ class AzureBucket:
             return data
 
         try:
-            return self._run(read)
+            return self._run(read, end - start)
         except _EmptyRangeError:
             return b""
 
@@ -184,7 +188,7 @@ class AzureBucket:
             if state != "success":
                 raise TransientError(f"container {self._name}: a copy is {state}")
 
-        self._run(copied)
+        self._run(copied, size)
 
     def delete(self, key: str) -> None:
         try:
@@ -203,9 +207,10 @@ class AzureBucket:
             )
         return _b64(md5)
 
-    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        """size: bytes that the request moves, here or at the service."""
         try:
-            done: T = sync(self._fs.loop, work)
+            done: T = sync(self._fs.loop, work, timeout=deadline_s(size))
         except azure.HttpResponseError as error:
             code = getattr(error, "error_code", None)
             code = str(getattr(code, "value", code) or "")

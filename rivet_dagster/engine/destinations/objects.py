@@ -31,7 +31,7 @@ from rivet_dagster.engine.destinations.bucket import (
     retried,
 )
 from rivet_dagster.engine.destinations.local import destination_faults
-from rivet_dagster.engine.destinations.staging import FOLDER
+from rivet_dagster.engine.destinations.staging import discard, staging_path
 from rivet_dagster.engine.errors import IntegrityError, RivetError, TransientError
 
 T = TypeVar("T")
@@ -105,11 +105,10 @@ class ObjectStore:
             self._bucket.delete(key)
 
     def staging_path(self, name: str) -> Path:
-        return FOLDER.path() / f"{Path(name).name}.{secrets.token_hex(4)}"
+        return staging_path(name)
 
     def discard(self, staged: Path) -> None:
-        with suppress(OSError):
-            staged.unlink()
+        discard(staged)
 
     def publish(self, staged: Path, name: str) -> str:
         return self._send(staged, name, None).md5

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -72,3 +73,14 @@ def _sweep(base: Path) -> None:
 
 
 FOLDER: Final = _Folder()
+
+
+def staging_path(name: str) -> Path:
+    """A new path in this process's folder for a file that becomes ``name``."""
+    return FOLDER.path() / f"{Path(name).name}.{secrets.token_hex(4)}"
+
+
+def discard(staged: Path) -> None:
+    """Remove a staged file; absent is fine."""
+    with contextlib.suppress(OSError):
+        staged.unlink()
