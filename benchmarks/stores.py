@@ -71,6 +71,7 @@ def _export(db: TestDatabase, s3: S3Server, table: str, kind: str, folder: Path)
         "mode": "chunked",
         "chunk_column": "id",
         "chunk_size": 100_000,
+        "allow_scan": True,
         "format": "parquet",
         "destination": s3.destination(BUCKET, folder.name) if kind == "s3" else local,
     }
@@ -78,13 +79,15 @@ def _export(db: TestDatabase, s3: S3Server, table: str, kind: str, folder: Path)
     config = folder / "rivet.yaml"
     config.write_text(yaml.safe_dump({"source": source, "exports": [export]}))
     started = time.perf_counter()
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "rivet_dagster.cli", "run", "-c", str(config)],
         env={**os.environ, **s3.environment},
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        check=False,
+        capture_output=True,
+        text=True,
     )
+    if done.returncode:
+        raise SystemExit(done.stderr)
     return time.perf_counter() - started
 
 
