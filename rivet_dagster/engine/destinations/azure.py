@@ -7,7 +7,9 @@ import base64
 import io
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qs
 
 from adlfs import AzureBlobFileSystem
 from azure.core import MatchConditions
@@ -88,6 +90,7 @@ class AzureBucket:
             key = _EMULATOR_KEY
         if key is not None:
             parts.append(f"AccountKey={key}")
+        self.expires: datetime | None = None if sas is None else _end_of(sas)
         if sas is not None:
             parts.append(f"SharedAccessSignature={sas.removeprefix('?')}")
         self._fs = AzureBlobFileSystem(
@@ -242,6 +245,15 @@ class AzureBucket:
 
 class _EmptyRangeError(Exception):
     """A range that begins at or after the end."""
+
+
+def _end_of(sas: str) -> datetime | None:
+    """When a token ends; None when it does not say, as one of a stored policy."""
+    try:
+        end = datetime.fromisoformat(parse_qs(sas.removeprefix("?"))["se"][0])
+    except (KeyError, ValueError):
+        return None
+    return end if end.tzinfo else end.replace(tzinfo=UTC)
 
 
 def _b64(digest: bytes) -> str:

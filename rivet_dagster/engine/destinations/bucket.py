@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
 from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
@@ -72,6 +73,8 @@ class Bucket(Protocol):
     #: Bytes of a piece at least, and how many of them may be under way at once.
     piece_bytes: int
     pieces_at_once: int
+    #: When its credentials end, as far as they tell.
+    expires: datetime | None
 
     def put(self, key: str, data: bytes, md5: bytes, over: str | None) -> Entry:
         """Write over the version ``over`` (None: only if there is none). The service checks ``md5``."""

@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -77,6 +78,7 @@ class GcsBucket:
     capabilities = GCS
     piece_bytes = 16 << 20
     pieces_at_once = 1  # a resumable upload is one stream
+    expires: datetime | None = None
 
     def __init__(self, destination: DestinationConfig) -> None:
         self._name = required(destination.bucket)

@@ -80,6 +80,7 @@ class ObjectStore:
 
     def __init__(self, bucket: Bucket, prefix: str, where: str, *, budget_bytes: int | None = None) -> None:
         self.capabilities = bucket.capabilities
+        self.expires = bucket.expires
         self._bucket = bucket
         self._base = f"{prefix}/" if prefix else ""
         self._where = where

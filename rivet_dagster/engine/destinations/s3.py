@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -89,6 +90,7 @@ class S3Bucket:
     capabilities = S3
     piece_bytes = 16 << 20
     pieces_at_once = 4
+    expires: datetime | None = None
 
     def __init__(self, destination: DestinationConfig) -> None:
         self._name = required(destination.bucket)
