@@ -79,15 +79,13 @@ def many_exports(work: Path, dsn: str, level: int, count: int, rows: int, *, doc
     home = folder / "home"
     home.mkdir()
     shutil.copy(REPOSITORY / "dagster_home" / "dagster.yaml", home)
-    ours = _second(folder, _dagster(), server, tables, home)
+    env = _env(folder, home)
+    for _ in range(2):
+        ours = _once(folder, _dagster(), server, tables, env)
     nothing = measure(
         _dagster("benchmarks.peers.empty_job", "empty"), server, folder=folder, env=_env(folder, home)
     )
-    rivet: dict[int, Cost] = {}
-    for pool in POOLS:
-        folder = _folder(work, f"rivet-{pool}", dsn, tables, level, ours=False)
-        command = [str(Path(sys.executable).with_name("rivet")), "apply", str(folder / "rivet.yaml")]
-        rivet[pool] = _second(folder, [*command, "--pool", str(pool)], server, tables, None)
+    rivet = _rivet(_folder(work, "rivet", dsn, tables, level, ours=False), server, tables)
     server.close()
     pool = min(rivet, key=lambda n: rivet[n].wall_s)
     lines = _lines(tables, ideal, ours, nothing, rivet[pool], pool)
@@ -112,9 +110,7 @@ def _dagster(module: str = "rivet_dagster.definitions", job: str = "export_all")
     return [str(Path(sys.executable).with_name("dagster")), "job", "execute", "-m", module, "-j", job]
 
 
-def _env(folder: Path, home: Path | None) -> dict[str, str]:
-    if home is None:
-        return {}
+def _env(folder: Path, home: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": str(REPOSITORY),
         "DAGSTER_HOME": str(home),
@@ -122,13 +118,21 @@ def _env(folder: Path, home: Path | None) -> dict[str, str]:
     }
 
 
-def _second(folder: Path, command: list[str], server: Server, tables: list[Table], home: Path | None) -> Cost:
-    """The cost of the second run; the rows of its files are counted."""
-    for _ in range(2):
-        shutil.rmtree(folder / "out", ignore_errors=True)
-        cost = measure(command, server, folder=folder, env=_env(folder, home))
-        if cost.exit_code:
-            raise SystemExit(f"{command}: exit code {cost.exit_code}\n{cost.output}")
+def _rivet(folder: Path, server: Server, tables: list[Table]) -> dict[int, Cost]:
+    """By slots of the pool, each with the history of the run before."""
+    found: dict[int, Cost] = {}
+    for pool in (POOLS[0], *POOLS):
+        command = [str(Path(sys.executable).with_name("rivet")), "apply", str(folder / "rivet.yaml")]
+        found[pool] = _once(folder, [*command, "--pool", str(pool)], server, tables, {})
+    return found
+
+
+def _once(folder: Path, command: list[str], server: Server, tables: list[Table], env: dict[str, str]) -> Cost:
+    """The cost of one run; the rows of its files are counted, then they are removed."""
+    cost = measure(command, server, folder=folder, env=env)
+    if cost.exit_code:
+        raise SystemExit(f"{command}: exit code {cost.exit_code}\n{cost.output}")
+    print(f"{Path(command[0]).name}: {cost.wall_s:.1f} s", flush=True)
     found = sum(pq.read_metadata(part).num_rows for part in files(folder / "out"))
     if found != sum(table.rows for table in tables):
         raise SystemExit(f"{command}: {found} rows")

@@ -28,6 +28,7 @@ from dagster._utils import get_run_crash_explanation
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
 
+from rivet_dagster.assets._internal import event_files_open
 from rivet_dagster.assets.step_worker import RunOrder, StepBroke, StepEnded, StepOrder, serve
 from rivet_dagster.engine.packing import Need, Packer
 
@@ -188,6 +189,7 @@ class PackedExecutor(dg.Executor):
             EngineEventData.multiprocess(os.getpid()),
         )
         with ExitStack() as stack:
+            stack.enter_context(event_files_open(plan_context.instance, plan_context.run_id))
             pools = BudgetedPools(plan_context.instance, plan_context.dagster_run, packing, self._limit)
             stack.enter_context(pools)
             active = stack.enter_context(
