@@ -58,6 +58,18 @@ def test_the_engine_runs_without_dagster() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
+def test_clients_of_stores_are_loaded_for_stores_alone() -> None:
+    """They take a second, which a run on local disk has no use for."""
+    code = (
+        "import sys\n"
+        "import rivet_dagster.engine.run.engine, rivet_dagster.engine.run.finalize, rivet_dagster.cli.run\n"
+        "import rivet_dagster.engine.destinations.place\n"
+        "found = {'s3fs', 'gcsfs', 'adlfs', 'fsspec', 'aiohttp', 'botocore'} & sys.modules.keys()\n"
+        "sys.exit(str(found) if found else 0)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
 def test_assets_hold_no_extraction() -> None:
     below = ("psycopg", "pyarrow")
     found = [
