@@ -1,7 +1,7 @@
 """The pages of the docs as what they are made of: fenced blocks, and who runs each.
 
 A block of ``bash`` or ``sql`` is run as it stands. One that cannot be is preceded by a comment with the
-reason, ``<!-- not run: ... -->``. A block of ``yaml`` is a whole config (it begins with ``source:``), a list
+reason, ``<!-- not run: ... -->``. A block of ``yaml`` is a whole config (it begins with the block ``source:``), a list
 of exports (``- name:``), or a piece that no rule looks at. A first line ``# name.yaml`` makes it the file
 ``name.yaml`` of the reader's folder.
 """
@@ -49,7 +49,7 @@ class Block:
     @property
     def is_config(self) -> bool:
         body = re.sub(r"\A(?:[ ]*#.*\n|\n)+", "", self.text)
-        return self.language == "yaml" and body.startswith("source:")
+        return self.language == "yaml" and re.match(r"source:\s*[\n{]", body) is not None
 
     @property
     def is_exports(self) -> bool:

@@ -25,7 +25,7 @@ MINUTES: Final = 5
 #: Of all blocks of commands, those that the suite cannot run.
 MOST_NOT_RUN: Final = 0.5
 COMMAND: Final = re.compile(
-    r"^\s*\$?\s*(?:export|rivet-dagster|dagster|make|pip|python|docker|sudo|systemctl|psql|dlt|sling|rivet)\b",
+    r"^\s*\$?\s*(?:export \w+=|(?:rivet-dagster|dagster|make|pip|python|docker|sudo|systemctl|psql|rivet) [a-z-])",
     flags=re.MULTILINE,
 )
 ALL: Final = [block for page in PAGES for block in blocks(page)]
