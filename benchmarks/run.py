@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.run`` starts a private PostgreSQL (or takes ``BENCH_DSN``), builds the tables once,
 and runs every tool in turn: one round to warm up, then ``--runs`` rounds. ``--linearity``,
-``--overhead``, ``--dagster`` and ``--probe`` are measurements of ours alone.
+``--overhead``, ``--dagster`` and ``--probe`` are measurements of ours alone; ``--many`` is that of many
+exports.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks import figures, overhead, probe
 from benchmarks.compare import compare, files
 from benchmarks.dagster_runs import dagster_runs
 from benchmarks.load import TABLES, Table, ensure
+from benchmarks.many_exports import MANY, MANY_ROWS, many_exports
 from benchmarks.meter import Cost, Server, measure
 from benchmarks.report import Run, findings, markdown, table_lines
 from benchmarks.server import server
@@ -58,6 +60,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--probe", action="store_true", help="latency of short requests with and without us, under a minute"
     )
+    parser.add_argument("--many", action="store_true", help="100 exports in one job, packed: 4 minutes")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rivet-dagster-bench")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--document", action="store_true", help="put the figures into docs/performance.md")
@@ -158,6 +161,8 @@ def main(argv: list[str] | None = None) -> int:
             return overhead.shares(args.work, dsn, args.level, args.runs)
         if args.dagster:
             return dagster_runs(args.work, dsn, args.level, args.runs)
+        if args.many:
+            return many_exports(args.work, dsn, args.level, MANY, MANY_ROWS, document=args.document)
         if args.probe:
             return probe.run(args.work, dsn, args.level)
         return peers(args, dsn)

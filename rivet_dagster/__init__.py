@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rivet_dagster.assets.build import build_rivet_definitions
     from rivet_dagster.assets.component import RivetComponent
+    from rivet_dagster.assets.metadata import RivetMetadataSet, column_lineage
     from rivet_dagster.assets.resources import RivetResource
     from rivet_dagster.assets.translator import RivetDagsterTranslator
 
@@ -15,14 +16,18 @@ __version__ = "0.1.0"
 __all__ = [
     "RivetComponent",
     "RivetDagsterTranslator",
+    "RivetMetadataSet",
     "RivetResource",
     "__version__",
     "build_rivet_definitions",
+    "column_lineage",
 ]
 
 _HOMES = {
     "build_rivet_definitions": "rivet_dagster.assets.build",
     "RivetComponent": "rivet_dagster.assets.component",
+    "RivetMetadataSet": "rivet_dagster.assets.metadata",
+    "column_lineage": "rivet_dagster.assets.metadata",
     "RivetResource": "rivet_dagster.assets.resources",
     "RivetDagsterTranslator": "rivet_dagster.assets.translator",
 }

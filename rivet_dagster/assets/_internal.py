@@ -9,9 +9,10 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import dagster as dg
@@ -19,11 +20,15 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
 )
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.metadata.metadata_set import NamespacedMetadataSet
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, EngineEventData
+from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._utils.concurrency import ConcurrencyKeyInfo
 from dagster_shared.error import SerializableErrorInfo
 
+#: Documented by Dagster, and not exported.
+MetadataSet = NamespacedMetadataSet
 #: What ``define_asset_job`` returns; Dagster exports the function and not its type.
 AssetJob = UnresolvedAssetJobDefinition
 
@@ -71,20 +76,20 @@ def near_job(job: AssetJob) -> AssetJob:
 
 
 _PR_SET_PDEATHSIG = 1
-_STEP_CHILD_MODULE = "dagster._core.executor.child_process_executor"
+_STEP_CHILD_MODULES = ("dagster._core.executor.child_process_executor", "rivet_dagster.assets.step_worker")
 _PAGE = 500
 #: What the multiprocess executor says a step failed of when its process died.
 _STEP_PROCESS_DIED = "ChildProcessCrashException"
 
 
 def is_step_child() -> bool:
-    """Whether this process is a step that the multiprocess executor started.
+    """Whether this process was started for steps, by the multiprocess executor or by ours.
 
     Not so: a run worker that a code server started (it must outlive a reload of the server), and
     anything that a shell or cron started (it must outlive the shell).
     """
     target = getattr(multiprocessing.current_process(), "_target", None)
-    return getattr(target, "__module__", None) == _STEP_CHILD_MODULE
+    return getattr(target, "__module__", None) in _STEP_CHILD_MODULES
 
 
 def die_with_parent() -> bool:
@@ -225,3 +230,31 @@ def free_pool_slots(instance: dg.DagsterInstance, run_id: str) -> None:
     if supports_pools(instance):
         with suppress(NotImplementedError):
             instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+
+
+def retries_config() -> dg.Field:
+    """``retries`` of an executor's config, as Dagster's own executors have it."""
+    field: dg.Field = get_retries_config()  # type: ignore[no-untyped-call]
+    return field
+
+
+def retry_mode(executor_config: Mapping[str, Any]) -> RetryMode:
+    return RetryMode.from_config(executor_config["retries"]) or RetryMode.ENABLED
+
+
+@contextmanager
+def event_files_open(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Keep the SQLite files of a run's events open; nothing where they are kept elsewhere.
+
+    Dagster connects for each event. The last connection that closes writes the log back into the file and
+    waits for the disk: with one that stays open an event takes about half as long.
+    """
+    from dagster._core.storage.event_log.sqlite import sqlite_event_log as sqlite
+
+    storage = instance.event_log_storage
+    with ExitStack() as stack:
+        if isinstance(storage, sqlite.SqliteEventLogStorage):
+            for shard in (run_id, sqlite.INDEX_SHARD_NAME):
+                connection = stack.enter_context(closing(sqlite3.connect(storage.path_for_shard(shard))))
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the log too
+        yield

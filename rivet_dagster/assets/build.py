@@ -41,7 +41,12 @@ def build_rivet_definitions(
     """
     config = _config(config_path_or_config, params)
     translator = translator or RivetDagsterTranslator()
-    assets = [export_assets(config, export, translator) for export in config.exports]
+    rivet = RivetResource.with_state_url(state_url) if state_url else RivetResource.of_environment()
+    assets = [
+        export_assets(config, export, translator)
+        for export in config.exports
+        if export.destination.type != "stdout"
+    ]
     jobs = {a.export.name: export_job(a) for a in assets}
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
     sensors = [source_moved_sensor(config, a, jobs[a.export.name]) for a in assets if a.export.dagster.sensor]
@@ -50,7 +55,7 @@ def build_rivet_definitions(
         asset_checks=[build_reconcile_check(a) for a in assets],
         jobs=[
             *jobs.values(),
-            all_job(assets, name),
+            all_job(assets, rivet, name),
             *(validate_job(a) for a in assets),
             *(reconcile_job(a) for a in assets),
             *(repair_job(a) for a in assets),
@@ -64,9 +69,7 @@ def build_rivet_definitions(
             *notification_sensors(config, assets, watched_steps(assets), name=name),
             *sensors,
         ],
-        resources={
-            "rivet": RivetResource.with_state_url(state_url) if state_url else RivetResource.of_environment()
-        },
+        resources={"rivet": rivet},
         executor=executor,
     )
 
@@ -76,7 +79,11 @@ def load_export_assets(
 ) -> list[ExportAssets]:
     """The exports as Dagster knows them, for tools that work on an instance (reap, setup)."""
     chosen = translator or RivetDagsterTranslator()
-    return [export_assets(config, export, chosen) for export in config.exports]
+    return [
+        export_assets(config, export, chosen)
+        for export in config.exports
+        if export.destination.type != "stdout"
+    ]
 
 
 def _config(source: str | os.PathLike[str] | RivetConfig, params: Mapping[str, str] | None) -> RivetConfig:

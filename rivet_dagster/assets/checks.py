@@ -51,11 +51,14 @@ class ReconcileConfig(dg.Config):
     no_notify: bool = False
 
 
-def validate_spec(table: dg.AssetKey) -> dg.AssetCheckSpec:
+def validate_spec(
+    table: dg.AssetKey, condition: dg.AutomationCondition[Any] | None = None
+) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         VALIDATE,
         asset=table,
         blocking=True,
+        automation_condition=condition,
         description="Marker, manifest and every part it lists are there, in full size; at depth `full` "
         "also as they were read.",
     )

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from rivet_dagster.assets.metadata import place
 from rivet_dagster.engine.plan.units import UnitKind
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.results import run_entry, unit_facts
@@ -77,6 +78,7 @@ class Bucket:
             "files": self.files,
             "units": self.units,
             "seconds": round(self.seconds, 3),
+            "rows_per_second": round(self.rows / self.seconds, 1) if self.seconds > 0 else 0.0,
             "attempt": self.attempt,
             "run_id": run_id,
         }
@@ -135,12 +137,15 @@ def column_schema(columns: Sequence[Column]) -> dg.TableSchema:
     )
 
 
-def table_metadata(outcome: RunOutcome, plan: RunPlan) -> dict[str, Any]:
+def table_metadata(
+    outcome: RunOutcome, plan: RunPlan, lineage: dg.TableColumnLineage | None = None
+) -> dict[str, Any]:
     """Of the table's materialization. plan: the one of this session, of all units of the run."""
     metadata: dict[str, Any] = {
         "dagster/row_count": outcome.rows,
         "dagster/column_schema": column_schema(outcome.columns),
         "dagster/uri": outcome.prefix_uri,
+        "folder": place(outcome.prefix_uri),
         **unit_facts(run_entry(outcome)),
         "bytes": outcome.bytes,
         "seconds": round(outcome.seconds, 3),
@@ -151,6 +156,8 @@ def table_metadata(outcome: RunOutcome, plan: RunPlan) -> dict[str, Any]:
         "partitions": len(plan.partitions),
         "retries": outcome.retries,
     }
+    if lineage is not None:
+        metadata["dagster/column_lineage"] = lineage
     if plan.consistency is not None:
         metadata["consistency"] = plan.consistency
     if nulled := sum(outcome.details.get("nulled", {}).values()):
@@ -159,7 +166,7 @@ def table_metadata(outcome: RunOutcome, plan: RunPlan) -> dict[str, Any]:
         if count:
             metadata[f"files_{what}"] = count
     if outcome.manifest_uri:
-        metadata["manifest"] = outcome.manifest_uri
+        metadata["manifest"] = place(outcome.manifest_uri)
     return metadata
 
 

@@ -19,10 +19,12 @@ import dagster as dg
 
 from rivet_dagster.assets._internal import die_with_parent, mark_partitions_planned
 from rivet_dagster.assets.checks import validation_result
+from rivet_dagster.assets.entries import tell_entry
 from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, table_metadata
 from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell, worst
 from rivet_dagster.assets.gates import gate_results
 from rivet_dagster.assets.launcher import worker_of
+from rivet_dagster.assets.metadata import source_lineage
 from rivet_dagster.assets.naming import DRIFT, QUALITY, VALIDATE
 from rivet_dagster.assets.partitions import is_window
 from rivet_dagster.assets.pools import ensure_pools
@@ -30,6 +32,7 @@ from rivet_dagster.assets.reaper import holder_of
 from rivet_dagster.engine.errors import RivetError, as_rivet_error
 from rivet_dagster.engine.names import NULL_KEY
 from rivet_dagster.engine.redact import redact
+from rivet_dagster.engine.results import failed_entry, run_entry
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.exports import ExportAssets
@@ -125,6 +128,7 @@ class ExportRun:
     checks: frozenset[str] = frozenset()
     depth: Depth | None = None
     run_id: str | None = None
+    started: float = field(default_factory=time.monotonic)
     errors: list[RivetError] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     notes: _Notes = field(default_factory=_Notes)
@@ -255,6 +259,7 @@ class ExportRun:
             self.context.log.info(f"run {plan.run_id}: units of other partitions are still to do")
             return
         outcome = session.finalize()
+        tell_entry(run_entry(outcome))
         for text in outcome.warnings:
             self.context.log.warning(redact(text))
         yield from self._table(outcome, plan)
@@ -278,7 +283,8 @@ class ExportRun:
             # nothing new: the table is as it was, and what depends on it has nothing to do
             self.context.log_event(dg.AssetObservation(key, metadata=observation_metadata(outcome)))
             return
-        metadata = table_metadata(outcome, plan)
+        lineage = source_lineage(self.assets.export.table, self.assets.upstream, outcome.columns)
+        metadata = table_metadata(outcome, plan, lineage)
         if self.yields_table:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata)
         else:
@@ -294,6 +300,15 @@ class ExportRun:
         if not isinstance(caught, RivetError):
             print(redact("".join(traceback.format_exception(caught))), file=sys.stderr, flush=True)
         export = self.assets.export.name
+        tell_entry(
+            failed_entry(
+                export,
+                error,
+                run_id=self.run_id or "",
+                mode=self.assets.export.mode,
+                seconds=time.monotonic() - self.started,
+            )
+        )
         tuning = self.assets.tuning
         return retry_or_failure(
             error,

@@ -6,6 +6,7 @@ from enum import Enum
 
 import dagster as dg
 
+from rivet_dagster.assets.automation import with_its_table
 from rivet_dagster.assets.checks import validate_spec
 from rivet_dagster.assets.execution import StepResult, run_export
 from rivet_dagster.assets.gates import gate_specs
@@ -75,7 +76,17 @@ class ExportAssets:
     @property
     def inline_checks(self) -> tuple[dg.AssetCheckSpec, ...]:
         """Checks that the export's own step evaluates."""
-        return validate_spec(self.table_key), *gate_specs(self.export, self.table_key)
+        condition = with_its_table(self.export)
+        return (
+            validate_spec(self.table_key, condition),
+            *gate_specs(self.export, self.table_key, condition),
+        )
+
+    @property
+    def upstream(self) -> list[dg.AssetKey]:
+        """What the table depends on beside its own chunks."""
+        own = {self.chunks_key, *([self.nulls.key] if self.nulls else [])}
+        return [dep.asset_key for dep in self.table.deps if dep.asset_key not in own]
 
     @property
     def reconcile_key(self) -> dg.AssetCheckKey:

@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 _SEVERITY = {"warn": dg.AssetCheckSeverity.WARN, "fail": dg.AssetCheckSeverity.ERROR}
 
 
-def gate_specs(export: "ExportConfig", table: dg.AssetKey) -> list[dg.AssetCheckSpec]:
+def gate_specs(
+    export: "ExportConfig", table: dg.AssetKey, condition: dg.AutomationCondition[Any] | None = None
+) -> list[dg.AssetCheckSpec]:
     """Specs of the gates that the export's config asks for."""
     specs = []
     if export.quality is not None:
+        what = "The gates of `quality:` hold over the rows."
         specs.append(
-            dg.AssetCheckSpec(QUALITY, asset=table, description="The gates of `quality:` hold over the rows.")
+            dg.AssetCheckSpec(QUALITY, asset=table, description=what, automation_condition=condition)
         )
     if export.on_schema_drift != "continue":
         what = "The source has the columns and types of the last complete run, and no value outgrew it."
-        specs.append(dg.AssetCheckSpec(DRIFT, asset=table, description=what))
+        specs.append(dg.AssetCheckSpec(DRIFT, asset=table, description=what, automation_condition=condition))
     return specs
 
 

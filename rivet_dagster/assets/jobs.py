@@ -1,8 +1,8 @@
 """Jobs of an export, and the one that runs them all.
 
 Executors are explicit. A job with one step runs it in the run's own process: a second process would
-cost about four CPU seconds, and one process dies whole. ``export_all`` gives each export a process of
-its own, so that one export's crash or memory is not another's.
+cost about four CPU seconds, and one process dies whole. ``export_all`` runs each export in a process of
+its own (``executor.py``), so that one export's crash or memory is not another's.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import dagster as dg
 
 from rivet_dagster.assets._internal import AssetJob, near_job
+from rivet_dagster.assets.export_all import packed_executor
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.naming import export_all_job
-
-#: Exports that ``export_all`` runs at a time unless the launch says otherwise.
-MAX_CONCURRENT = 2
+from rivet_dagster.assets.resources import RivetResource
 
 
 def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
@@ -58,15 +57,10 @@ def reconcile_job(assets: ExportAssets) -> AssetJob:
     return near_job(job)
 
 
-def all_job(assets: Sequence[ExportAssets], name: str | None = None) -> AssetJob:
+def all_job(assets: Sequence[ExportAssets], rivet: RivetResource, name: str | None = None) -> AssetJob:
     return dg.define_asset_job(
         export_all_job((a.export for a in assets), name),
         selection=table_selection(assets),
-        description="Run every export of the config, each in a process of its own.",
-        executor_def=dg.multiprocess_executor.configured(
-            {
-                "max_concurrent": MAX_CONCURRENT,
-                "start_method": {"forkserver": {"preload_modules": ["rivet_dagster.assets.fork_server"]}},
-            }
-        ),
+        description="Run every export of the config, each in a process of its own, the longest first.",
+        executor_def=packed_executor(assets, rivet),
     )

@@ -1,4 +1,4 @@
-"""A schedule for each export whose config names a cron line (UTC)."""
+"""A schedule for each export whose config names a cron line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def export_schedule(assets: ExportAssets, job: AssetJob) -> dg.ScheduleDefinitio
         name=assets.names.schedule,
         job=job,
         cron_schedule=cron,
-        execution_timezone="UTC",
+        execution_timezone=assets.export.dagster.timezone,
         description=f"Runs export {assets.export.name}.",
         default_status=dg.DefaultScheduleStatus.RUNNING,
         tags={"rivet/export": assets.names.base},

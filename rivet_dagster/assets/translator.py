@@ -9,6 +9,8 @@ from typing import Any
 
 import dagster as dg
 
+from rivet_dagster.assets.automation import automation_condition, freshness_policy
+from rivet_dagster.assets.metadata import RivetMetadataSet
 from rivet_dagster.assets.naming import safe_name
 from rivet_dagster.config import ExportConfig, RivetConfig
 
@@ -38,7 +40,8 @@ class RivetDagsterTranslator:
         return list(export.dagster.owners)
 
     def get_tags(self, export: ExportConfig, config: RivetConfig) -> Mapping[str, str]:
-        return dict(export.dagster.tags)
+        """Those of the config, and what to filter by: ``rivet/mode``, ``rivet/format``."""
+        return {"rivet/mode": export.mode, "rivet/format": export.format, **export.dagster.tags}
 
     def get_description(self, export: ExportConfig, config: RivetConfig) -> str | None:
         return export.dagster.description or self.default_description(export)
@@ -56,14 +59,28 @@ class RivetDagsterTranslator:
         return [dg.AssetKey(dep.split("/")) for dep in export.dagster.deps]
 
     def get_metadata(self, export: ExportConfig, config: RivetConfig) -> Mapping[str, Any]:
-        metadata: dict[str, Any] = {
-            "rivet/export": export.name,
-            "rivet/mode": export.mode,
-            "rivet/config": config.path.name,
-        }
+        metadata: dict[str, Any] = dict(
+            RivetMetadataSet(
+                export=export.name,
+                mode=export.mode,
+                format=export.format,
+                config=config.path.name,
+                line=config.line_of(export),
+            )
+        )
         if export.table:
             metadata["dagster/table_name"] = export.table
         return metadata
+
+    def get_automation_condition(
+        self, export: ExportConfig, config: RivetConfig
+    ) -> dg.AutomationCondition[Any] | None:
+        """Of the table. One of your own should ignore the chunk asset, as the default does."""
+        own = [self.get_chunks_key(export, config), self.get_nulls_key(export, config)]
+        return automation_condition(export, own)
+
+    def get_freshness_policy(self, export: ExportConfig, config: RivetConfig) -> dg.FreshnessPolicy | None:
+        return freshness_policy(export)
 
     def get_asset_spec(self, export: ExportConfig, config: RivetConfig) -> dg.AssetSpec:
         """The table asset, without its dependency on the chunk asset (the builder adds it)."""
@@ -76,6 +93,8 @@ class RivetDagsterTranslator:
             tags=dict(self.get_tags(export, config)),
             kinds=self.get_kinds(export, config),
             metadata=dict(self.get_metadata(export, config)),
+            automation_condition=self.get_automation_condition(export, config),
+            freshness_policy=self.get_freshness_policy(export, config),
         )
 
     def get_chunks_spec(self, export: ExportConfig, config: RivetConfig) -> dg.AssetSpec:
@@ -88,7 +107,7 @@ class RivetDagsterTranslator:
             owners=list(self.get_owners(export, config)),
             tags=dict(self.get_tags(export, config)),
             kinds={export.format},
-            metadata={"rivet/export": export.name},
+            metadata=dict(RivetMetadataSet(export=export.name)),
         )
 
     def get_nulls_spec(self, export: ExportConfig, config: RivetConfig) -> dg.AssetSpec:

@@ -45,11 +45,21 @@ def run(
     as_json: bool,
     summary: str | None,
 ) -> None:
-    """Run exports, one after the other; all of them without -e."""
+    """Run exports, one after the other, lower waves and then the longest first; all of them without -e."""
     with open_engine(path, params) as engine:
+        exports = _in_order(engine, exports or tuple(e.name for e in engine.config.exports))
         teller = Teller(engine, as_json=as_json, lock_wait=lock_wait, no_notify=no_notify)
         errors = each(engine, exports, lambda name: teller.run(name, lambda s: s.plan(fresh=fresh)))
         teller.end(errors, summary)
+
+
+def _in_order(engine: Engine, names: tuple[str, ...]) -> tuple[str, ...]:
+    """As ``export_all`` begins them. Unknown names stay where they are: running them says so."""
+    from rivet_dagster.engine.packing import in_order, needs
+
+    if len(names) < 2 or not {e.name for e in engine.config.exports}.issuperset(names):
+        return names
+    return tuple(need.name for need in in_order(needs(engine, names, ask_source=False).values()))
 
 
 class Teller:
@@ -62,6 +72,8 @@ class Teller:
         self._engine, self._as_json, self._lock_wait = engine, as_json, lock_wait
         self.no_notify = no_notify
         self._sum = Aggregate(str(engine.config.path))
+        #: standard output may be for rows alone
+        self._aside = any(e.destination.type == "stdout" for e in engine.config.exports)
 
     def run(self, name: str, plan: Callable[[Session], RunPlan]) -> None:
         """One run, planned by ``plan``. Raises its error once it is told."""
@@ -91,9 +103,9 @@ class Teller:
         """Print and keep the result of one export."""
         self._sum.entries.append(entry)
         if self._as_json:
-            print_json(entry)
+            print_json(entry, err=self._aside)
         elif entry["status"] != "failed":
-            click.echo(_line(entry))
+            click.echo(_line(entry), err=self._aside)
 
     def end(self, errors: Sequence[RivetError], summary: str | None) -> None:
         """Keep the sum in the state, write it where it is wanted, and raise what failed."""

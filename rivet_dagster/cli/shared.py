@@ -189,9 +189,10 @@ def write_output(path: str, text: str, *, mode: int = 0o644) -> None:
         ) from error
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, *, err: bool = False) -> None:
     """One line. Times are written as ISO 8601 says."""
-    click.echo(json.dumps(value, default=lambda v: v.isoformat() if hasattr(v, "isoformat") else str(v)))
+    text = json.dumps(value, default=lambda v: v.isoformat() if hasattr(v, "isoformat") else str(v))
+    click.echo(text, err=err)
 
 
 def print_table(rows: Sequence[Sequence[Any]]) -> None:

@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Annotated, Final
+from zoneinfo import available_timezones
 
 from pydantic import Field
 
 from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text, TextList
+from rivet_dagster.config.sizes import parse_duration
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 _GROUP = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
@@ -32,6 +34,8 @@ _FIELDS: Final = (
     ("month", 1, 12, _MONTHS),
     ("day of week", 0, 7, _DAYS),
 )
+#: As much as the reference gives a group of exports.
+DEFAULT_MEMORY_MB: Final = 4096
 _ENTRY = re.compile(r"(?P<low>\*|[a-z0-9]+)(-(?P<high>[a-z0-9]+))?(/(?P<step>[0-9]+))?")
 
 
@@ -66,10 +70,47 @@ def _number(word: str, low: int, words: tuple[str, ...]) -> int | None:
     return int(word) if word.isdecimal() else None
 
 
-class ExportDagster(Section):
-    """deps: asset keys as ``a/b``. schedule: cron, UTC. pool: a Dagster concurrency pool.
+class FreshnessConfig(Section):
+    """Either ``fail_after`` (``warn_after``): durations since the table was last materialized; or ``by``: a
+    cron line, by which it was to be materialized, not longer than ``within`` before."""
 
-    partitions_start: the first day of time partitions, ``YYYY-MM-DD``.
+    fail_after: Text | None = None
+    warn_after: Text | None = None
+    by: Text | None = None
+    within: Text | None = None
+
+    def problems(self, context: Context) -> Iterator[Problem]:
+        if self.given("fail_after") == self.given("by"):
+            yield Problem((), "freshness is `fail_after` or `by`", "set exactly one of them")
+        for key, needs in (("warn_after", "fail_after"), ("within", "by")):
+            if self.given(key) and not self.given(needs):
+                yield Problem((key,), f"`{key}` needs `{needs}`", f"add `{needs}` or remove `{key}`")
+        if self.given("by") and not self.given("within"):
+            yield Problem((), "`by` needs `within`", "add how long before a table may be made, e.g. `3h`")
+        if self.by is not None and (fault := cron_fault(self.by)):
+            yield Problem(("by",), fault, 'write five fields, e.g. "0 6 * * *"')
+        seconds: dict[str, int] = {}
+        for key in ("fail_after", "warn_after", "within"):
+            if (text := getattr(self, key)) is None:
+                continue
+            try:
+                seconds[key] = parse_duration(text)
+            except ValueError:
+                yield Problem(
+                    (key,), f"`{key}` is not a duration", "write a number and s, m, h or d, e.g. `26h`"
+                )
+                continue
+            if seconds[key] < 60:
+                yield Problem((key,), "Dagster looks once a minute", "write at least `1m`")
+        if "fail_after" in seconds and seconds.get("warn_after", 0) >= seconds["fail_after"]:
+            yield Problem(("warn_after",), "not before `fail_after`", "make it shorter than `fail_after`")
+
+
+class ExportDagster(Section):
+    """deps: asset keys as ``a/b``. schedule: cron. pool: a Dagster concurrency pool.
+
+    partitions_start: the first day of time partitions, ``YYYY-MM-DD``. automation: ``eager``
+    or a cron line. timezone: of all cron lines here.
     """
 
     group: Text | None = None
@@ -82,6 +123,9 @@ class ExportDagster(Section):
     sensor: Flag = False
     pool: Text | None = None
     partitions_start: Text | None = None
+    automation: Text | None = None
+    timezone: Text = "UTC"
+    freshness: FreshnessConfig | None = None
 
     @property
     def start_day(self) -> date | None:
@@ -113,10 +157,30 @@ class ExportDagster(Section):
             yield Problem(("schedule",), fault, 'write five fields, e.g. "0 3 * * *"')
         if self.pool is not None and not re.fullmatch(r"\S+", self.pool):
             yield Problem(("pool",), "a pool name has no spaces", "use letters, digits, `_`, `-`, `/`")
+        yield from self._automation(context)
         try:
             _ = self.start_day
         except ValueError:
             yield Problem(("partitions_start",), "not a day", "write the first day like `2024-01-31`")
+
+    def _automation(self, context: Context) -> Iterator[Problem]:
+        if self.automation is not None and self.automation != "eager":
+            if " " not in self.automation and not self.automation.startswith("@"):
+                yield Problem(
+                    ("automation",),
+                    "neither a condition nor a cron line",
+                    'write `eager` or five fields, e.g. "0 3 * * *"',
+                )
+            elif fault := cron_fault(self.automation):
+                yield Problem(("automation",), fault, 'write five fields, e.g. "0 3 * * *"')
+            elif self.schedule is not None:
+                yield Problem(
+                    ("automation",), "two cron lines would run the export twice", "remove it or `schedule`"
+                )
+        if self.timezone != "UTC" and self.timezone not in available_timezones():
+            yield Problem(("timezone",), "not a time zone", "write one like `Europe/Berlin`")
+        if self.freshness is not None:
+            yield from (p.under("freshness") for p in self.freshness.problems(context))
 
     def _lists(self) -> Iterator[Problem]:
         if len(self.kinds) > 8:  # Dagster takes ten, two are the source and the format
@@ -137,11 +201,15 @@ class RootDagster(Section):
     """key_prefix: what every asset key starts with. group: default of the exports.
 
     source_pool_limit: steps that read the source at a time, all exports together.
+    max_connections, max_memory_mb: what the exports that one run of ``export_all`` has going may hold
+    together.
     """
 
     key_prefix: TextList = ("rivet",)
     group: Text | None = None
     source_pool_limit: Annotated[Int, Field(ge=1)] | None = None
+    max_connections: Annotated[Int, Field(ge=1)] | None = None
+    max_memory_mb: Annotated[Int, Field(ge=1)] = DEFAULT_MEMORY_MB
 
     def problems(self, context: Context) -> Iterator[Problem]:
         for at, part in enumerate(self.key_prefix):

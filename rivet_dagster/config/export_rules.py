@@ -13,6 +13,7 @@ from rivet_dagster.config.base import Context, Problem, Section, unsafe_name
 from rivet_dagster.config.column_types import type_fault
 from rivet_dagster.config.identifiers import column_key, table_parts
 from rivet_dagster.config.sizes import parse_duration, parse_size
+from rivet_dagster.config.stdout import stdout_problems
 
 if TYPE_CHECKING:
     from rivet_dagster.config.export import ExportConfig
@@ -55,6 +56,7 @@ def export_problems(export: ExportConfig, context: Context) -> Iterator[Problem]
     yield from _consistency(export)
     yield from _time_window(export)
     yield from _partition(export)
+    yield from stdout_problems(export)
     yield from _cdc(export)
     yield from _format(export)
     yield from _columns(export)

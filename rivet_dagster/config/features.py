@@ -44,7 +44,6 @@ FEATURES: Final[tuple[Feature, ...]] = (
     Feature("source", "mongo", (None,), "use `type: postgres`"),
     Feature("export", "mode", ("full", "incremental", "chunked", "time_window"), "use another mode"),
     Feature("export", "load", (None,), "load the files in a step of your own"),
-    Feature("export.destination", "type", ("local", "s3", "gcs", "azure"), "use another type"),
 )
 
 #: Tokens of a destination that nothing fills in yet.
@@ -52,8 +51,6 @@ UNFILLED_TOKENS: Final = ("run_id",)
 
 #: Key -> what it is for. Read and kept, without effect on a run.
 INERT: Final[dict[str, str]] = {
-    "export.wave": "order that a planner wrote down",
-    "export.parallel_safe": "a planner's word that exports may overlap",
     "export.source_group": "label of exports that share a source's capacity",
     "export.reconcile_required": "label for planning",
     "export.target": "which warehouse a type report is for",

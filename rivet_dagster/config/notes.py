@@ -82,7 +82,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "`chunk_dense`; the single integer primary key when absent.",
         "chunk_dense": "Cut into ranges of exactly `chunk_size` rows, counted once by a sort; equal values "
         "stay together.",
-        "chunk_size": "Values of a range, or rows of a page by key.",
+        "chunk_size": "Values of a range, or rows of a page by key; unless it is set, ranges of a key that "
+        "the table lies in the order of are larger (16 to 48 MiB).",
         "chunk_size_memory_mb": "MB of a chunk, estimated from the table's size; needs `table`.",
         "chunk_count": "Number of ranges; wins over `chunk_size`.",
         "chunk_by_days": "UTC days of a range of a date or timestamp `chunk_column`.",
@@ -97,8 +98,9 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "consistency": "Whether all units read one snapshot or each its own; `chunk` only with "
         "`mode: chunked`, where it is the default (addition of this project).",
         "parallel": "Workers at most; each opens a connection.",
-        "wave": "Order that a planner wrote down.",
-        "parallel_safe": "A planner's word that this export may overlap with others.",
+        "wave": "Of many exports, lower waves begin first; those without one begin last.",
+        "parallel_safe": "`false`: heavy, never beside another heavy one; `true`: not heavy. Unset: heavy "
+        "from 10 million rows in its last run.",
         "time_column": "Column of `mode: time_window`.",
         "time_column_type": "Whether the column holds timestamps or Unix seconds.",
         "days_window": "Days back from now of `mode: time_window`.",
@@ -236,17 +238,30 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "description": "Text shown with the asset.",
         "kinds": "Further kinds; source and format are added.",
         "deps": "Upstream asset keys, written `a/b`.",
-        "schedule": "Cron line of five fields, UTC.",
+        "schedule": "Cron line of five fields.",
+        "automation": "Automation condition of the table: `eager`, or a cron line (once a "
+        "tick, and only after what it depends on was updated).",
+        "timezone": "Time zone of the cron lines here, e.g. `Europe/Berlin`.",
+        "freshness": "Freshness policy of the table.",
         "sensor": "Start a run when the source has moved.",
         "pool": "Concurrency pool of the asset.",
         "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
         "`partition_by`.",
+    },
+    "FreshnessConfig": {
+        "fail_after": "Time since the last materialization after which the table is stale, e.g. `26h`.",
+        "warn_after": "Time after which it is nearly so.",
+        "by": "Cron line: the times by which the table must have been materialized.",
+        "within": "How long before such a time a materialization counts for it.",
     },
     "RootDagster": {
         "key_prefix": "First parts of every asset key.",
         "group": "Asset group of exports that name none.",
         "source_pool_limit": "Steps that read the source at a time, all exports together: they queue in one "
         "pool, named after the source.",
+        "max_connections": "Connections that the exports of one `export_all` hold together: `parallel` + 2 "
+        "each.",
+        "max_memory_mb": "Memory that they take together, by what their last runs took.",
     },
 }
 _SHARED: Final = (

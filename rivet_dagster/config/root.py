@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +35,7 @@ class RivetConfig(Section):
     dagster: RootDagster = RootDagster()
 
     _path: Path = PrivateAttr(Path("rivet.yaml"))
+    _lines: Mapping[str, int] = PrivateAttr(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -44,6 +45,10 @@ class RivetConfig(Section):
     @property
     def dir(self) -> Path:
         return self._path.parent
+
+    def line_of(self, export: ExportConfig) -> int | None:
+        """Where ``export`` begins in the file; None for a config that was not read from one."""
+        return self._lines.get(export.name)
 
     @cached_property
     def _by_name(self) -> dict[str, ExportConfig]:
@@ -210,6 +215,8 @@ def _log_resources(kind: str, export: ExportConfig) -> Iterator[tuple[str, str]]
 def attach(config: RivetConfig, path: Path, place: Place) -> None:
     """Tell the models where they came from."""
     config._path = path
+    lines = {export.name: place.line(("exports", at)) for at, export in enumerate(config.exports)}
+    config._lines = {name: line for name, line in lines.items() if line is not None}
     config.source._place = place
     config.source._dir = path.parent
     for export in config.exports:

@@ -39,6 +39,7 @@ _SECTIONS: Final = {
     "DestinationConfig": ("export.destination", "exports[].destination"),
     "ParquetConfig": (None, "exports[].parquet"),
     "ExportDagster": (None, "exports[].dagster"),
+    "FreshnessConfig": (None, "exports[].dagster.freshness"),
     "RootDagster": (None, "dagster"),
     "MetaColumns": ("export.meta_columns", "exports[].meta_columns"),
     "QualityConfig": ("-", "exports[].quality"),

@@ -13,12 +13,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rivet_dagster.engine.destinations.local import destination_faults
-from rivet_dagster.engine.errors import REGISTRY, ConfigError, EnvironmentFault, RivetError
+from rivet_dagster.engine.errors import (
+    REGISTRY,
+    ConfigError,
+    EnvironmentFault,
+    RivetError,
+    error_object,
+)
+from rivet_dagster.engine.names import NameMatcher
 from rivet_dagster.engine.plan.sizing import GIB, MIB, shown_bytes
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ Status = Literal["ok", "warn", "fail"]
 
 _PACKAGES: Final = ("dagster", "pyarrow", "psycopg", "sqlalchemy", "alembic", "pydantic", "click")
 _CONNECTIONS: Final = 4
+_EXPIRES_SOON: Final = timedelta(minutes=60)
 _SKEW_S: Final = 2.0
 _LOW_SPACE: Final = GIB
 _NO_SPACE: Final = 64 * MIB
@@ -53,6 +62,7 @@ class Check:
             "detail": self.detail,
             "hint": self.fix,
             "code": self.error and self.error.code,
+            "error": self.error and error_object(self.error),
         }
 
 
@@ -223,8 +233,8 @@ def destinations(engine: Engine, size: int) -> Iterator[Check]:
             if export.destination.type == "local":
                 standing = _probe(Path(engine.prefix(export)))
                 disks.setdefault(standing.stat().st_dev, standing)
-            else:
-                _probe_objects(export, engine.prefix(export))
+            elif export.destination.type != "stdout":
+                yield from _probe_objects(export, engine.prefix(export))
         except RivetError as error:
             yield failed(f"destination {export.name}", error)
             continue
@@ -254,12 +264,21 @@ def _probe(folder: Path) -> Path:
         return standing
 
 
-def _probe_objects(export: ExportConfig, prefix: str) -> None:
-    """Write, read and remove an object of the prefix."""
+def _probe_objects(export: ExportConfig, prefix: str) -> Iterator[Check]:
+    """Write, read and remove an object of the prefix; say what will not last."""
     from rivet_dagster.engine.destinations.place import open_objects
 
+    name = f"destination {export.name}"
     with contextlib.closing(open_objects(export.destination, prefix)) as store:
         store.probe()
+        begun = len(store.staged(NameMatcher(export.name)))
+        left = None if store.expires is None else store.expires - datetime.now(UTC)
+    if begun:
+        detail = f"{begun} uploads are unfinished: of a run under way, or of one that was killed"
+        yield Check(name, "warn", detail, "nothing: the next run aborts them")
+    if left is not None and left < _EXPIRES_SOON:
+        detail = f"the token ends in {max(0, int(left.total_seconds() // 60))} minutes"
+        yield Check(name, "warn", detail, "give the process a token that outlives its runs")
 
 
 def state(engine: Engine) -> Check:

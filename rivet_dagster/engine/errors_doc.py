@@ -17,7 +17,7 @@ MEANING: dict[Kind, tuple[str, str, str]] = {
     "transient": ("2", "yes", "A new attempt may succeed; the engine and Dagster make it by themselves."),
     "busy": ("2", "yes", "Another run of the export holds it."),
     "integrity": ("3", "no", "Data is wrong, or would be. Nothing is published over it."),
-    "refusal": ("5", "no", "Going on would not be safe."),
+    "refusal": ("5 (`RIVET_SCHEMA_DRIFT`: 4)", "no", "Going on would not be safe."),
     "internal": ("6", "no", "A defect of ours."),
 }
 

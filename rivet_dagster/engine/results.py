@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run_entry(outcome: RunOutcome) -> dict[str, Any]:
     """One export that succeeded, or had nothing to do."""
     return {
-        **_entry(outcome.export, outcome.status, outcome.run_id, outcome.mode, outcome.seconds),
+        **blank_entry(outcome.export, outcome.status, outcome.run_id, outcome.mode, outcome.seconds),
         "rows": outcome.rows,
         "files": outcome.files,
         "bytes": outcome.bytes,
@@ -47,7 +47,7 @@ def failed_entry(
     One whose process died (CrashedError) has no seconds: nobody measured them.
     """
     return {
-        **_entry(export, "failed", run_id, mode, seconds),
+        **blank_entry(export, "failed", run_id, mode, seconds),
         "error_message": str(error),
         "error": error_object(error),
         **error.details,
@@ -64,7 +64,7 @@ def applied_entry(state: StateStore, export: ExportConfig, run_id: str) -> dict[
     figures = next((row for row in state.metrics(export.name, limit=1000) if row["run_id"] == run_id), {})
     prefix = Path(run.prefix).absolute() if run is not None else None
     return {
-        **_entry(export.name, "success", run_id, export.mode, (figures.get("duration_ms") or 0) / 1000),
+        **blank_entry(export.name, "success", run_id, export.mode, (figures.get("duration_ms") or 0) / 1000),
         "rows": figures.get("total_rows") or 0,
         "files": figures.get("files_produced") or 0,
         "bytes": figures.get("bytes_written") or 0,
@@ -73,7 +73,10 @@ def applied_entry(state: StateStore, export: ExportConfig, run_id: str) -> dict[
     }
 
 
-def _entry(export: str, status: str, run_id: str, mode: str, seconds: float) -> dict[str, Any]:
+def blank_entry(
+    export: str, status: str, run_id: str = "", mode: str = "", seconds: float = 0.0
+) -> dict[str, Any]:
+    """Every key of an entry."""
     return {
         "export_name": export,
         "status": status,

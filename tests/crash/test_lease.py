@@ -84,6 +84,28 @@ def test_a_stalled_run_changes_nothing_after_its_successor(
 
 
 @ON_STORES
+@pytest.mark.parametrize("at", ["after_manifest_staged", "after_success_staged"])
+def test_a_stalled_run_replaces_nothing_of_its_successor(
+    project: Callable[..., Project], orders: pa.Table, at: str
+) -> None:
+    """What it would write over is there already, of the run before."""
+    this = project(alone(FULL), "orders_before")
+    this.run_here()
+    this.table = "orders"
+    this.write()
+    reader = Reader(this)
+    with stalled(this, at) as first:
+        second = this.run("--lock-wait", "60")
+        assert second.code == 0, second.log
+        before = reader.picture()
+        first.resume()
+        assert first.wait() == 2, first.log
+        assert "RIVET_STATE_LEASE_LOST" in first.log
+    assert reader.picture() == before
+    reader.check_exact(orders, union=False)
+
+
+@ON_STORES
 def test_a_stalled_run_wakes_while_its_successor_is_at_work(
     project: Callable[..., Project], orders: pa.Table
 ) -> None:

@@ -29,6 +29,18 @@ _ENDLESS: Final = ("NaN", "Infinity", "-Infinity", "infinity", "-infinity", "inf
 #: An order that no ``<`` stands for, also through a domain; a literal that needs its type's name; and a text
 #: that is no oid.
 _NOT_COMPARED: Final = ("hstore", "pair", "nested", "two", "feeling", "regclass")
+SHAPES: Final = ("lseg", "path", "polygon", "txid_snapshot")
+REGISTRY: Final = tuple(
+    f"reg{name}"
+    for name in (
+        *("collation", "config", "dictionary", "namespace", "oper", "operator", "proc", "procedure"),
+        *("role", "type"),
+    )
+)
+PSEUDO: Final = {
+    "record": "SELECT 1 AS n, ROW(1, 2) AS c",
+    "anyarray": "SELECT 1 AS n, most_common_vals AS c FROM pg_catalog.pg_stats",
+}
 #: Rows of a date that is not over wait for it.
 _PAST: Final = "c < current_date - 1"
 
@@ -138,6 +150,22 @@ def test_every_type_as_a_cursor(db: TestDatabase, root: Path, sample: Sample) ->
         assert run(db, root, f"cursor{number(sample)}", **keys) == rows(db)
     finally:
         db.execute("DROP TABLE later")
+
+
+@pytest.mark.parametrize("kind", [*SHAPES, *REGISTRY, *PSEUDO])
+def test_what_has_no_order_is_refused(db: TestDatabase, root: Path, kind: str) -> None:
+    db.execute("DROP TABLE IF EXISTS t", f"CREATE TABLE t (n serial, c {'text' if kind in PSEUDO else kind})")
+    source = {"query": PSEUDO[kind]} if kind in PSEUDO else {}
+    ways = {"dense": {"mode": "chunked", "chunk_column": "c", "chunk_dense": True}}
+    ways["cursor"] = {"mode": "incremental", "cursor_column": "c"}
+    if kind in REGISTRY:
+        db.execute("ALTER TABLE t ALTER c SET NOT NULL", "CREATE UNIQUE INDEX ON t (c)")
+    if not source:
+        ways["keyset"] = {"mode": "chunked", "chunk_by_key": "c"}
+    for name, keys in ways.items():
+        with pytest.raises(ConfigError) as caught:
+            run(db, root, f"{name}_of_{kind}", **source, **keys)
+        assert "no order" in caught.value.message or (name == "keyset" and kind in SHAPES)
 
 
 def test_keys_of_an_extension_are_compared_as_their_index_compares(db: TestDatabase, root: Path) -> None:

@@ -19,14 +19,14 @@ def test_every_cell_names_tests_that_exist_or_says_why_not() -> None:
 
 def test_every_mode_has_a_row() -> None:
     """The walk's modes are the rows; each mode of the language that is built is among them."""
-    modes, _ = matrix.tables()
+    modes, *_ = matrix.tables()
     assert list(modes.rows) == list(MODES)
     built = next(f.built for f in FEATURES if (f.section, f.key) == ("export", "mode"))
     assert set(built) == {way.keys["mode"] for way in MODES.values()} <= set(get_args(Mode))
 
 
 def test_every_type_has_a_row() -> None:
-    _, types = matrix.tables()
+    _, types, _ = matrix.tables()
     known = [name for name, _ in decisions()]
     assert list(types.rows) == [*known, "a domain", *PSEUDO]
 
@@ -37,7 +37,7 @@ def test_the_page_is_current() -> None:
 
 def test_every_drawn_type_has_a_sample() -> None:
     """The random rows run mode by mode, so their parameters do not name the types."""
-    _, types = matrix.tables()
+    _, types, _ = matrix.tables()
     node = "tests/golden/test_random_rows.py::test_files_hold_what_the_server_says"
     drawn = {row for (row, _), cell in types.cells.items() if node in cell.get("tests", ())}
     samples = {sample.type for sample in SCALARS}
@@ -46,7 +46,7 @@ def test_every_drawn_type_has_a_sample() -> None:
 
 
 def test_a_test_covers_the_rows_that_its_parameters_name() -> None:
-    modes, types = matrix.tables()
+    modes, types, _ = matrix.tables()
     lock = "tests/live/postgres/test_bad_input_moving.py::test_a_lock_that_is_not_given"
     assert matrix.misses(modes, "query", lock) is None
     assert matrix.misses(modes, "keyset", lock) is None  # as "keys"

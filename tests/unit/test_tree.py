@@ -84,6 +84,7 @@ def test_modules_are_short() -> None:
         "docs/config.md",
         "docs/cli.md",
         "docs/quickstart.md",
+        "docs/scheduler-contract.md",
     ],
 )
 def test_links_lead_somewhere(name: str) -> None:

@@ -7,7 +7,9 @@ import base64
 import io
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qs
 
 from adlfs import AzureBlobFileSystem
 from azure.core import MatchConditions
@@ -22,6 +24,7 @@ from rivet_dagster.engine.destinations.bucket import (
     NoObjectError,
     Piece,
     Upload,
+    deadline_s,
     http_fault,
     no_bucket,
     timeout_s,
@@ -87,6 +90,7 @@ class AzureBucket:
             key = _EMULATOR_KEY
         if key is not None:
             parts.append(f"AccountKey={key}")
+        self.expires: datetime | None = None if sas is None else _end_of(sas)
         if sas is not None:
             parts.append(f"SharedAccessSignature={sas.removeprefix('?')}")
         self._fs = AzureBlobFileSystem(
@@ -113,7 +117,8 @@ class AzureBucket:
                 content_settings=ContentSettings(content_md5=bytearray(md5)),
                 **_condition(over),
                 **self._once,
-            )
+            ),
+            len(data),
         )
         return Entry(key, len(data), sent["etag"], self._checked(key, sent, md5))
 
@@ -124,7 +129,8 @@ class AzureBucket:
         tag = f"{piece.number:06d}"
         blob = self._container.get_blob_client(upload.key)
         self._run(
-            lambda: blob.stage_block(tag, io.BytesIO(data), len(data), validate_content=True, **self._once)
+            lambda: blob.stage_block(tag, io.BytesIO(data), len(data), validate_content=True, **self._once),
+            len(data),
         )
         return replace(piece, tag=tag)
 
@@ -136,7 +142,8 @@ class AzureBucket:
                 content_settings=ContentSettings(content_md5=bytearray(md5)),
                 **(_condition(over) or {"match_condition": MatchConditions.IfMissing}),
                 **self._once,
-            )
+            ),
+            upload.size,
         )
         return Entry(upload.key, upload.size, made["etag"], _b64(md5))
 
@@ -162,7 +169,7 @@ class AzureBucket:
             return data
 
         try:
-            return self._run(read)
+            return self._run(read, end - start)
         except _EmptyRangeError:
             return b""
 
@@ -184,7 +191,7 @@ class AzureBucket:
             if state != "success":
                 raise TransientError(f"container {self._name}: a copy is {state}")
 
-        self._run(copied)
+        self._run(copied, size)
 
     def delete(self, key: str) -> None:
         try:
@@ -203,9 +210,10 @@ class AzureBucket:
             )
         return _b64(md5)
 
-    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        """size: bytes that the request moves, here or at the service."""
         try:
-            done: T = sync(self._fs.loop, work)
+            done: T = sync(self._fs.loop, work, timeout=deadline_s(size))
         except azure.HttpResponseError as error:
             code = getattr(error, "error_code", None)
             code = str(getattr(code, "value", code) or "")
@@ -237,6 +245,15 @@ class AzureBucket:
 
 class _EmptyRangeError(Exception):
     """A range that begins at or after the end."""
+
+
+def _end_of(sas: str) -> datetime | None:
+    """When a token ends; None when it does not say, as one of a stored policy."""
+    try:
+        end = datetime.fromisoformat(parse_qs(sas.removeprefix("?"))["se"][0])
+    except (KeyError, ValueError):
+        return None
+    return end if end.tzinfo else end.replace(tzinfo=UTC)
 
 
 def _b64(digest: bytes) -> str:

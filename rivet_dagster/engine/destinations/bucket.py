@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, Protocol, TypeVar
 
 from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
@@ -18,6 +19,7 @@ PATIENCE_ENV: Final = "RIVET_DEST_PATIENCE_S"
 TIMEOUT_ENV: Final = "RIVET_DEST_TIMEOUT_S"
 _DEFAULT_PATIENCE_S: Final = 90.0
 _DEFAULT_TIMEOUT_S: Final = 60.0
+_SLOWEST: Final = 256 << 10
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 8.0
 
@@ -71,6 +73,8 @@ class Bucket(Protocol):
     #: Bytes of a piece at least, and how many of them may be under way at once.
     piece_bytes: int
     pieces_at_once: int
+    #: When its credentials end, as far as they tell.
+    expires: datetime | None
 
     def put(self, key: str, data: bytes, md5: bytes, over: str | None) -> Entry:
         """Write over the version ``over`` (None: only if there is none). The service checks ``md5``."""
@@ -133,6 +137,14 @@ def _seconds(name: str, default: float) -> float:
 def timeout_s() -> float:
     """How long a service may stay silent: ``RIVET_DEST_TIMEOUT_S``."""
     return _seconds(TIMEOUT_ENV, _DEFAULT_TIMEOUT_S) or _DEFAULT_TIMEOUT_S
+
+
+def deadline_s(size: int) -> float:
+    """Seconds for a whole request that moves ``size`` bytes: silence, and a line of 256 KB a second.
+
+    The clients' own limits are for answers alone; one that takes no more bytes would be waited for.
+    """
+    return timeout_s() + size / _SLOWEST
 
 
 def patience_s() -> float:

@@ -9,6 +9,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from rivet_dagster.engine.destinations.bucket import (
     NoObjectError,
     Piece,
     Upload,
+    deadline_s,
     http_fault,
     no_bucket,
     timeout_s,
@@ -76,6 +78,7 @@ class GcsBucket:
     capabilities = GCS
     piece_bytes = 16 << 20
     pieces_at_once = 1  # a resumable upload is one stream
+    expires: datetime | None = None
 
     def __init__(self, destination: DestinationConfig) -> None:
         self._name = required(destination.bucket)
@@ -176,7 +179,9 @@ class GcsBucket:
 
     def read(self, key: str, start: int, end: int) -> bytes:
         span = {"Range": f"bytes={start}-{end - 1}"}
-        answer = self._ask("GET", self._path(key), {"alt": "media"}, headers=span, fine=(416,))
+        answer = self._ask(
+            "GET", self._path(key), {"alt": "media"}, headers=span, fine=(416,), size=end - start
+        )
         return b"" if answer.status == 416 else answer.body
 
     def list(self, prefix: str) -> Iterator[Entry]:
@@ -193,7 +198,7 @@ class GcsBucket:
         where = f"{self._path(key)}/rewriteTo/b/{quote(self._name)}/o/{quote(target, safe='')}"
         more: dict[str, str] = {}
         while True:
-            done = self._ask("POST", where, more).json
+            done = self._ask("POST", where, more, size=size).json
             if done.get("done", True):
                 return
             more = {"rewriteToken": done["rewriteToken"]}
@@ -232,11 +237,19 @@ class GcsBucket:
         data: bytes | None = None,
         fine: tuple[int, ...] = (),
         of_bucket: bool = False,
+        size: int = 0,
     ) -> _Answer:
-        """One request. of_bucket: 404 says that there is no such bucket."""
+        """One request. size: bytes that it moves beside ``data``. of_bucket: 404 speaks of the bucket."""
         try:
             answer: _Answer = sync(
-                self._fs.loop, self._request, method, path, dict(params), dict(headers or {}), data
+                self._fs.loop,
+                self._request,
+                method,
+                path,
+                dict(params),
+                dict(headers or {}),
+                data,
+                timeout=deadline_s(len(data or b"") or size),
             )
         except google.auth.exceptions.TransportError as error:
             raise TransientError(

@@ -31,7 +31,7 @@ from rivet_dagster.engine.destinations.bucket import (
     retried,
 )
 from rivet_dagster.engine.destinations.local import destination_faults
-from rivet_dagster.engine.destinations.staging import FOLDER
+from rivet_dagster.engine.destinations.staging import discard, staging_path
 from rivet_dagster.engine.errors import IntegrityError, RivetError, TransientError
 
 T = TypeVar("T")
@@ -80,6 +80,7 @@ class ObjectStore:
 
     def __init__(self, bucket: Bucket, prefix: str, where: str, *, budget_bytes: int | None = None) -> None:
         self.capabilities = bucket.capabilities
+        self.expires = bucket.expires
         self._bucket = bucket
         self._base = f"{prefix}/" if prefix else ""
         self._where = where
@@ -105,11 +106,10 @@ class ObjectStore:
             self._bucket.delete(key)
 
     def staging_path(self, name: str) -> Path:
-        return FOLDER.path() / f"{Path(name).name}.{secrets.token_hex(4)}"
+        return staging_path(name)
 
     def discard(self, staged: Path) -> None:
-        with suppress(OSError):
-            staged.unlink()
+        discard(staged)
 
     def publish(self, staged: Path, name: str) -> str:
         return self._send(staged, name, None).md5

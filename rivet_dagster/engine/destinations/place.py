@@ -21,6 +21,8 @@ _BUCKETS: Final = {
     "gcs": ("gcs", "GcsBucket"),
     "azure": ("azure", "AzureBucket"),
 }
+#: The prefix of what goes to standard output.
+STDOUT: Final = "stdout:"
 _KINDS: Final[dict[str, Kind]] = {"s3": "s3", "gs": "gcs", "abfss": "azure"}
 
 
@@ -30,6 +32,8 @@ def prefix_of(destination: DestinationConfig, export: str) -> str:
     A run expands them once and keeps the result. Folders of ``partition_by`` lie below it. URIs hold keys
     as they are, nothing in them is escaped.
     """
+    if destination.type == "stdout":
+        return STDOUT
     root = expand_path(destination.root, export=export)
     if destination.type == "local":
         return str(Path(root))
@@ -42,6 +46,10 @@ def open_store(destination: DestinationConfig, prefix: str) -> Store:
     The config may name another place by then; it is entered with the credentials of the one it names now
     when both are of one kind, else with those that the process has anyway.
     """
+    if prefix == STDOUT:
+        from rivet_dagster.engine.destinations.stdout import StdoutStore
+
+        return StdoutStore()
     scheme, found, rest = prefix.partition("://")
     if not found:
         return LocalStore(Path(prefix))

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -20,6 +21,7 @@ from rivet_dagster.engine.destinations.bucket import (
     NoObjectError,
     Piece,
     Upload,
+    deadline_s,
     http_fault,
     no_bucket,
     retry_after_s,
@@ -71,6 +73,7 @@ _NO_CREDENTIALS: Final = (
     boto.SSOError,
 )
 _WIRE: Final = (
+    boto.ConnectionError,
     boto.HTTPClientError,
     boto.IncompleteReadError,
     aiohttp.ClientError,
@@ -87,6 +90,7 @@ class S3Bucket:
     capabilities = S3
     piece_bytes = 16 << 20
     pieces_at_once = 4
+    expires: datetime | None = None
 
     def __init__(self, destination: DestinationConfig) -> None:
         self._name = required(destination.bucket)
@@ -122,7 +126,9 @@ class S3Bucket:
         )
 
     def put(self, key: str, data: bytes, md5: bytes, over: str | None) -> Entry:
-        answer = self._call("put_object", Key=key, Body=data, ContentMD5=_b64(md5), **_condition(over))
+        answer = self._call(
+            "put_object", len(data), Key=key, Body=data, ContentMD5=_b64(md5), **_condition(over)
+        )
         found = _tag_md5(answer, md5.hex(), key)
         return Entry(key, len(data), answer["ETag"], _b64(md5) if found else "")
 
@@ -132,6 +138,7 @@ class S3Bucket:
     def send(self, upload: Upload, piece: Piece, data: bytes) -> Piece:
         answer = self._call(
             "upload_part",
+            len(data),
             Key=upload.key,
             UploadId=upload.id,
             PartNumber=piece.number,
@@ -145,6 +152,7 @@ class S3Bucket:
         parts = [{"PartNumber": piece.number, "ETag": piece.tag} for piece in pieces]
         answer = self._call(
             "complete_multipart_upload",
+            upload.size,
             Key=upload.key,
             UploadId=upload.id,
             MultipartUpload={"Parts": parts},
@@ -180,7 +188,7 @@ class S3Bucket:
 
     def read(self, key: str, start: int, end: int) -> bytes:
         try:
-            found: bytes = self._run(self._read, key, f"bytes={start}-{end - 1}")
+            found: bytes = self._run(end - start, self._read, key, f"bytes={start}-{end - 1}")
         except _EmptyRangeError:
             return b""
         return found
@@ -205,9 +213,9 @@ class S3Bucket:
     def copy(self, key: str, target: str, size: int) -> None:
         if size > _COPY_LIMIT:  # what one request copies
             path = f"{self._name}/{key}", f"{self._name}/{target}"
-            self._run(self._fs._copy_managed, *path, size)
+            self._run(size, self._fs._copy_managed, *path, size)
             return
-        self._call("copy_object", Key=target, CopySource={"Bucket": self._name, "Key": key})
+        self._call("copy_object", size, Key=target, CopySource={"Bucket": self._name, "Key": key})
 
     def delete(self, key: str) -> None:
         self._call("delete_object", Key=key)
@@ -217,16 +225,17 @@ class S3Bucket:
             sync(self._fs.loop, self._fs._s3.close, timeout=5)
             self._fs._s3 = None
 
-    def _call(self, method: str, **arguments: Any) -> Any:
-        return self._run(self._request, method, arguments)
+    def _call(self, method: str, size: int = 0, /, **arguments: Any) -> Any:
+        """One request. size: bytes that it moves, here or at the service."""
+        return self._run(size, self._request, method, arguments)
 
     async def _request(self, method: str, arguments: dict[str, Any]) -> Any:
         client = await self._fs.set_session()
         return await getattr(client, method)(Bucket=self._name, **arguments)
 
-    def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    def _run(self, size: int, work: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return sync(self._fs.loop, work, *arguments)
+            return sync(self._fs.loop, work, *arguments, timeout=deadline_s(size))
         except boto.ClientError as error:
             raise _fault(error, self._name) from None
         except _NO_CREDENTIALS as error:

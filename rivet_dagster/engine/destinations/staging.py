@@ -5,9 +5,11 @@ Each is locked for as long as its process lives, so that what a killed one left 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -37,11 +39,12 @@ class _Folder:
                     base.mkdir(parents=True, exist_ok=True)
                     _sweep(base)
                     self._path, self._lock = _make(base)
+                atexit.register(self.remove)
                 self._pid = os.getpid()
             return self._path
 
     def remove(self) -> None:
-        """At the end of the last store of the process that used it."""
+        """At the end of the process that made it; one that is killed leaves it to be swept."""
         with self._guard:
             if self._path is not None and self._pid == os.getpid():
                 shutil.rmtree(self._path, ignore_errors=True)
@@ -70,3 +73,14 @@ def _sweep(base: Path) -> None:
 
 
 FOLDER: Final = _Folder()
+
+
+def staging_path(name: str) -> Path:
+    """A new path in this process's folder for a file that becomes ``name``."""
+    return FOLDER.path() / f"{Path(name).name}.{secrets.token_hex(4)}"
+
+
+def discard(staged: Path) -> None:
+    """Remove a staged file; absent is fine."""
+    with contextlib.suppress(OSError):
+        staged.unlink()

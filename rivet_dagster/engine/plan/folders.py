@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +15,7 @@ from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.days import day_of, instant_literal, is_date, is_day
 from rivet_dagster.engine.plan.guards import SCAN_BYTES, refuse_scan, require_column, wrong_kind
 from rivet_dagster.engine.plan.incremental import cursor_of
-from rivet_dagster.engine.plan.pieces import window_pieces
+from rivet_dagster.engine.plan.pieces import heap_pages, one_statement, window_pieces
 from rivet_dagster.engine.plan.plan import Plan, chunk_plan
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.base import Planner, SourceFacts
@@ -68,8 +68,14 @@ def plan_folders(
         folders = _found(export, planner.within(window))
         if window.kind is UnitKind.WHOLE or len(window_pieces(planner, cursor_of(export), window)) > 1:
             folders = _cut(export, planner, folders)
+        walked = window.kind is not UnitKind.WHOLE and cursor_of(export).column in planner.facts.indexed
+        if not walked and column not in planner.facts.indexed:
+            whole = replace(whole, units=(heap_pages(planner, window),))
         units = _within(whole.units, folders, export, planner.facts)
-        return replace(whole, units=tuple(units), reason=f"{whole.reason}, {_reason(export, folders)}")
+        cut = tuple(units)
+        return replace(
+            whole, units=cut, reason=f"{whole.reason}, {_reason(export, folders, planner.facts, cut)}"
+        )
     refuse_scan(export, planner.facts, "partition_by", (column,))
     folders = _found(export, planner) if only is None else [folder_of(export, key) for key in only]
     _refuse_passes(export, planner.facts, len(folders))
@@ -78,6 +84,8 @@ def plan_folders(
     found: list[WorkUnit] = []
     for folder in folders:
         cuts: tuple[WorkUnit, ...] = (WorkUnit(0, UnitKind.WHOLE, ""),)
+        if column not in planner.facts.indexed:
+            cuts = (heap_pages(planner, cuts[0]),)
         if export.mode != "full":
             scope = next(_within(cuts, [folder], export, planner.facts))
             cuts = base(planner.within(scope)).units
@@ -85,7 +93,7 @@ def plan_folders(
         if len(found) > MAX_UNITS:
             raise _too_many(export, f"more than {MAX_UNITS} units")
     numbered = tuple(replace(unit, index=index) for index, unit in enumerate(found))
-    return chunk_plan(export.mode, numbered, planner, _reason(export, folders))
+    return chunk_plan(export.mode, numbered, planner, _reason(export, folders, planner.facts, numbered))
 
 
 def _found(export: ExportConfig, planner: Planner) -> list[Folder]:
@@ -163,7 +171,7 @@ def _within(
     )
     for index, ((folder, low, high), unit) in enumerate(itertools.product(pieces, units)):
         shown = "NULL" if folder.first is None else folder.key
-        plain = unit.kind is UnitKind.WHOLE and "column" not in unit.spec
+        plain = unit.kind in {UnitKind.WHOLE, UnitKind.PAGES} and "column" not in unit.spec
         ends = (low or shown, high or shown) if plain else (unit.start_key, unit.end_key)
         spec = _spec(folder, export, facts) | ({"gt": low} if low else {}) | ({"le": high} if high else {})
         yield WorkUnit(
@@ -220,8 +228,17 @@ def _following(first: date, granularity: str) -> str:
         return "10000-01-01"
 
 
-def _reason(export: ExportConfig, folders: list[Folder]) -> str:
-    return f"{len(folders)} folders, one a {export.partition_granularity} of {export.partition_by}"
+def _reason(
+    export: ExportConfig, folders: list[Folder], facts: SourceFacts, units: Sequence[WorkUnit]
+) -> str:
+    found = f"{len(folders)} folders, one a {export.partition_granularity} of {export.partition_by}"
+    uncut = (
+        export.mode == "full"
+        and units
+        and all(unit.kind is UnitKind.WHOLE and "gt" not in unit.spec["folder"] for unit in units)
+    )
+    why = one_statement(facts) if uncut else ""
+    return f"{found}, each {why}" if why else found
 
 
 def _refuse_passes(export: ExportConfig, facts: SourceFacts, folders: int) -> None:

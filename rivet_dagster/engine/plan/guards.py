@@ -100,6 +100,20 @@ def chunk_rows(export: ExportConfig, facts: SourceFacts) -> int:
     return int(max(low, min(high, export.chunk_size_memory_mb * sizing.MIB / mean_row_bytes(facts))))
 
 
+def key_rows(export: ExportConfig, facts: SourceFacts, key: Sequence[str]) -> int:
+    """Rows of a range of a key: ``chunk_rows``, and more where no size is named and it costs nothing.
+
+    A table that lies in the order of its key is read page by page, so a range is as large as a unit of
+    pages. Of any other each row may lie in a page of its own.
+    """
+    rows = chunk_rows(export, facts)
+    named = export.given("chunk_size") or export.chunk_size_memory_mb is not None
+    if named or not facts.bytes or key[0] not in facts.in_order:
+        return rows
+    size = min(sizing.unit_bytes(facts.bytes), sizing.STATEMENT_BYTES)
+    return max(rows, int(size / mean_row_bytes(facts)) + 1)
+
+
 def mean_row_bytes(facts: SourceFacts) -> float:
     """Bytes of a row in the source, at least 1; a guess where the size is unknown."""
     return max(1.0, facts.bytes / facts.est_rows) if facts.bytes and facts.est_rows else 512.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine.plan.guards import refuse_scan, require_column, require_order
-from rivet_dagster.engine.plan.pieces import window_pieces
+from rivet_dagster.engine.plan.pieces import one_statement, window_pieces
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan, label_by_index
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.plan.whole import plan_full
@@ -41,8 +41,8 @@ def plan_incremental(
         return _first_run(export, planner, cursor, window, bound, notes)
     spec = {**cursor.spec(), "gt": watermark, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, watermark, bounds.high)
-    reason = f"rows with {cursor.identity} past the watermark"
     units = _pieces(export, planner, cursor, unit)
+    reason = f"rows with {cursor.identity} past the watermark{_in_one(planner, units)}"
     return Plan("incremental", units, "snapshot", False, reason, window, notes=notes)
 
 
@@ -50,6 +50,12 @@ def _pieces(export: ExportConfig, planner: Planner, cursor: Cursor, window: Work
     """The window's units. With ``partition_by`` it is cut by folders instead."""
     whole = export.partition_by is not None
     return label_by_index([window] if whole else window_pieces(planner, cursor, window))
+
+
+def _in_one(planner: Planner, units: tuple[WorkUnit, ...]) -> str:
+    cut = len(units) > 1 or units[0].kind is UnitKind.PAGES or "cuts" in units[0].spec
+    why = "" if cut else one_statement(planner.facts)
+    return f", {why}" if why else ""
 
 
 def _first_run(
@@ -89,9 +95,9 @@ def _plan_late(
         return _first_run(export, planner, cursor, window, spec, ())
     spec |= {"gt": bounds.edge, "le": bounds.high}
     unit = WorkUnit(0, UnitKind.WINDOW, "", spec, bounds.edge, bounds.high)
-    reason = f"rows with {name} past the watermark, and those committed late"
     notes = () if seen is not None else ("rows that came late before this run are not looked for",)
     units = _pieces(export, planner, cursor, unit)
+    reason = f"rows with {name} past the watermark, and those committed late{_in_one(planner, units)}"
     return Plan("incremental", units, "snapshot", False, reason, window, notes=notes)
 
 

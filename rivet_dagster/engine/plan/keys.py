@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.errors import ConfigError
-from rivet_dagster.engine.plan.guards import chunk_rows, key_fix, refuse_scan, require_column, require_order
+from rivet_dagster.engine.plan.guards import (
+    chunk_rows,
+    key_fix,
+    key_rows,
+    refuse_scan,
+    require_column,
+    require_order,
+)
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.plan import (
     KEYSET_INCREMENTAL,
@@ -31,7 +38,7 @@ def plan_keyset(export: ExportConfig, planner: Planner) -> Plan:
     key = export.key_columns
     require_key(export, facts, key)
     require_order(export, planner, "chunk_by_key", key)
-    size = chunk_rows(export, facts)
+    size = key_rows(export, facts, key)
     ranges = max(1, -(-(facts.est_rows or 0) // size))
     bounds: list[tuple[str, ...] | None] = [None, *planner.key_boundaries(key, ranges), None]
     units: list[WorkUnit] = []
@@ -65,7 +72,7 @@ def plan_keyset_incremental(export: ExportConfig, planner: Planner, watermark: s
         high = cursor.values(found.high)
         low = None if watermark is None else cursor.values(watermark)
         if low is None:
-            ranges = max(1, -(-(facts.est_rows or 0) // size))
+            ranges = max(1, -(-(facts.est_rows or 0) // key_rows(export, facts, key)))
             cuts = planner.key_boundaries(key, ranges, high)
         # the estimate says nothing about the new rows; their part of the index does
         elif len(key) == 1:

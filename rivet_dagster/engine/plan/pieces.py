@@ -9,7 +9,7 @@ from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.guards import mean_row_bytes
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.plan.whole import plan_full
-from rivet_dagster.engine.sources.base import Cursor, Planner
+from rivet_dagster.engine.sources.base import Cursor, Planner, SourceFacts
 
 
 def window_pieces(planner: Planner, cursor: Cursor, window: WorkUnit) -> list[WorkUnit]:
@@ -28,6 +28,31 @@ def window_pieces(planner: Planner, cursor: Cursor, window: WorkUnit) -> list[Wo
     if not any(unit.kind is UnitKind.PAGES for unit in pages):
         return [window]
     return [replace(unit, spec={**unit.spec, **window.spec}) for unit in pages]
+
+
+def heap_pages(planner: Planner, window: WorkUnit) -> WorkUnit:
+    """``window``, which no index helps to find, as one pass over its heap in statements of some pages each.
+
+    Itself where that is not to be had: a small table, several heaps, no snapshot for all statements.
+    """
+    facts = planner.facts
+    if len(facts.heaps) != 1 or not facts.heaps[0].split or planner.snapshot_id() is None:
+        return window
+    (heap,) = facts.heaps
+    if heap.bytes <= sizing.STATEMENT_BYTES:
+        return window
+    step = sizing.page_step(heap.pages, heap.bytes, sizing.STATEMENT_BYTES)
+    pages = {**heap.spec, "first": 0, "last": None, "step": step, "pages": heap.pages}
+    return replace(window, kind=UnitKind.PAGES, spec={**pages, **window.spec})
+
+
+def one_statement(facts: SourceFacts) -> str:
+    """Why a unit that is not cut is one statement, whatever its size; empty where it is small."""
+    if facts.table is None:
+        return "in one statement, as nothing of a query can be cut without a key"
+    if not facts.heaps:
+        return "in one statement, as a view or foreign table has no pages to be cut by"
+    return "" if (facts.bytes or 0) <= sizing.STATEMENT_BYTES else "in one statement"
 
 
 def _along_index(planner: Planner, column: str, window: WorkUnit) -> list[WorkUnit]:

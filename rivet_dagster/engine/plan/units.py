@@ -45,6 +45,11 @@ class WorkUnit:
         return str(folder["name"]) if folder else ""
 
     @property
+    def outlives_snapshot(self) -> bool:
+        """It means the same in a later snapshot: only some pages of a heap do not."""
+        return self.kind is not UnitKind.PAGES or (self.spec["first"], self.spec["last"]) == (0, None)
+
+    @property
     def label(self) -> str:
         """As the reference's reports name it, e.g. ``chunk 0 [1..400]``."""
         return f"chunk {self.index} [{self.start_key or ''}..{self.end_key or ''}]"

@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
 
 def latest_complete(engine: Engine, name: str) -> RunHeader:
-    """The export's last complete run. Raises UsageError when there is none."""
+    """The export's last complete run. Raises UsageError when there is none, or nothing of it was kept."""
+    if engine.export(name).destination.type == "stdout":
+        raise UsageError(
+            "what went to standard output is gone; there is nothing to look at",
+            export=name,
+            field="destination.type",
+        )
     run = engine.state.latest_run(name, statuses=("completed",))
     if run is None:
         raise UsageError("no run of it is complete yet: materialize it first", export=name)
@@ -132,7 +138,7 @@ def _whole(engine: Engine, run: RunHeader) -> Whole | None:
     units = [row.unit for row in engine.state.units(run.run_id)]
     kinds = {unit.kind for unit in units}
     if run.mode not in ACCUMULATING:
-        return Whole() if UnitKind.PAGES in kinds else None
+        return None if all(unit.outlives_snapshot for unit in units) else Whole()
     if not kinds & {UnitKind.PAGES, UnitKind.WHOLE}:
         return None  # windows have bounds of their own
     export = engine.export(run.export_name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.place import open_store, prefix_of
-from rivet_dagster.engine.errors import ConfigError, UsageError
+from rivet_dagster.engine.errors import ConfigError, RivetError, UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
@@ -40,6 +40,7 @@ class Engine:
         self._state_url = state_url if state_url is not None else os.environ.get("RIVET_STATE_URL")
         self._state: StateStore | None = None
         self._stores: dict[tuple[str, str], Store] = {}
+        self._opening = threading.Lock()
         self._lock = threading.Lock()
 
     @property
@@ -65,6 +66,7 @@ class Engine:
             if self._state is not None:
                 self._state.close()
                 self._state = None
+        with self._opening:
             for store in self._stores.values():
                 store.close()
             self._stores.clear()
@@ -100,7 +102,7 @@ class Engine:
 
     def store(self, export: ExportConfig, prefix: str) -> Store:
         """The store of one of the export's prefixes; one client for all who ask."""
-        with self._lock:
+        with self._opening:
             key = (export.name, prefix)
             if key not in self._stores:
                 self._stores[key] = open_store(export.destination, prefix)
@@ -112,8 +114,15 @@ class Engine:
         Raises BusyError when another run keeps the lease for ``lock_wait`` seconds.
         """
         export = self.export(name)
+        if export.destination.type not in ("local", "stdout"):
+            # a store's client takes a second to import, which the source's planning may as well take
+            threading.Thread(target=self._open_early, args=(export,), daemon=True).start()
         wait = self.config.lock_wait_for(export) if lock_wait is None else lock_wait
         return Session(self, export, holder=holder, lock_wait=wait)
+
+    def _open_early(self, export: ExportConfig) -> None:
+        with contextlib.suppress(RivetError):  # told to whoever needs the store
+            self.store(export, self.prefix(export))
 
     def lease_key(self, name: str) -> str:
         return f"chunk-run:{name}"

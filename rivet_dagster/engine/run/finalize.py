@@ -14,6 +14,7 @@ from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults
 from rivet_dagster.engine.errors import IntegrityError
+from rivet_dagster.engine.memory import peak_bytes
 from rivet_dagster.engine.plan.plan import ACCUMULATING, CursorWindow
 from rivet_dagster.engine.plan.units import Part
 from rivet_dagster.engine.run.added import row_hash_record
@@ -169,13 +170,14 @@ class Finalizer:
         self._complete(manifest, size, widest(known, figures.widths), {"retries": retries, **details})
         fault_point("after_cursor_commit")
         units = len(manifest.additions.units) if manifest.additions else 0
+        kept_nothing = self.store.capabilities.kind == "stdout"
         return self._outcome(
             "success",
             rows=manifest.row_count,
             files=manifest.part_count,
             size=size,
             units=units,
-            manifest_uri=self.store.uri(names.manifest_copy(self.header.run_id)),
+            manifest_uri=None if kept_nothing else self.store.uri(names.manifest_copy(self.header.run_id)),
             warnings=(*nulled_lines(figures), *drift.shape_lines, *report.warnings),
             retries=retries,
             details=details,
@@ -326,7 +328,9 @@ class Finalizer:
     ) -> None:
         units = manifest.additions.units if manifest.additions else ()
         extraction = manifest.source.extraction
+        peak = peak_bytes()
         metrics: dict[str, Any] = {
+            "peak_rss_mb": peak and peak >> 20,
             "duration_ms": int((time.monotonic() - self.started) * 1000),
             "total_rows": manifest.row_count,
             "files_produced": manifest.part_count,

@@ -101,7 +101,7 @@ def repeatable(
         return "they belong to no complete run of the export as it is now"
     rows = tuple(state.units(run.run_id))
     kinds = {row.unit.kind for row in rows}
-    if run.mode == "full" or UnitKind.PAGES in kinds or not rows:
+    if run.mode == "full" or not rows or not all(row.unit.outlives_snapshot for row in rows):
         return "they mean nothing outside their snapshot, which is gone"
     if export.consistency == "snapshot":
         return "`consistency: snapshot` reads all of them at one moment"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import IntegrityError, RivetError, UsageError, error_object, representative
-from rivet_dagster.engine.memory import use_lean_pool
+from rivet_dagster.engine.memory import prepare_memory
 from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
@@ -150,7 +150,7 @@ class Session:
             if store.size(f"{folder}/{names.SUCCESS}") is not None:
                 store.delete(f"{folder}/{names.SUCCESS}")
         fault_point("after_marker_removed")
-        use_lean_pool()
+        prepare_memory()
         pool = WorkerPool(self._work_order(plan))
         try:
             yield from pool.events()

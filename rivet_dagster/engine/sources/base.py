@@ -44,7 +44,8 @@ class SourceFacts:
     signature: changes when the columns do. origins: columns that the server fills, and how.
     numbers: of the columns; one that takes the place of another of its name has its own.
     sequenced: columns that a sequence numbers one by one. unseen: why nobody can tell which transactions
-    are open there, None where it can be told.
+    are open there, None where it can be told. in_order: columns that the table's rows lie in the order of,
+    nearly, as far as statistics tell.
     """
 
     schema: str | None
@@ -65,6 +66,7 @@ class SourceFacts:
     numbers: tuple[int, ...] = ()
     sequenced: frozenset[str] = frozenset()
     unseen: str | None = None
+    in_order: frozenset[str] = frozenset()
 
     @property
     def stream(self) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal
 
+from rivet_dagster.engine.packing import Past
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.state.connection import Connection, Row, insertion, upsertion
 from rivet_dagster.engine.state.database import Database, to_datetime, to_ms
@@ -33,6 +34,18 @@ _METRICS: Final = """
         bytes_written, bytes_read, retries, peak_rss_mb, longest_chunk_ms, cursor_min, cursor_max,
         error_json, details_json
     FROM export_metrics WHERE export_name = :export ORDER BY id DESC LIMIT :most"""
+#: the last run that succeeded counts; without one, how long a failed one lasted at least
+_PASTS: Final = """
+    SELECT m.export_name, m.status, m.duration_ms, m.total_rows, m.peak_rss_mb
+    FROM export_metrics m JOIN (
+        SELECT export_name, status, max(id) AS id FROM export_metrics
+        WHERE status IN ('completed', 'failed') GROUP BY export_name, status
+    ) newest ON newest.id = m.id
+    ORDER BY m.status DESC"""
+
+
+#: What a run that ended well says beside its figures.
+_DETAILS: Final = ("format", "schema_fingerprint", "nulled", "quality", "drift", "folder", "pace")
 
 
 class ExportStore:
@@ -104,6 +117,16 @@ class ExportStore:
         """Figures of the last runs of ``export``, newest first; ``run_at`` is a UTC datetime."""
         with self._db.single() as connection:
             return tuple(_metrics_row(row) for row in connection.rows(_METRICS, export=export, most=limit))
+
+    def pasts(self, exports: Collection[str]) -> dict[str, Past]:
+        """What the last runs of ``exports`` took, of those that ran."""
+        wanted, found = frozenset(exports), dict[str, Past]()
+        with self._db.single() as connection:
+            for row in connection.rows(_PASTS):
+                if row.export_name in wanted:
+                    seconds = None if row.duration_ms is None else row.duration_ms / 1000
+                    found[row.export_name] = Past(seconds, row.total_rows, row.peak_rss_mb)
+        return found
 
     def record_aggregate(self, aggregate: RunAggregate) -> None:
         """Keep the result of one invocation over one or more exports."""
@@ -248,7 +271,8 @@ def _aggregate_row(row: Row) -> dict[str, Any]:
     found = row._asdict()
     for name in ("started_at", "finished_at"):
         found[name] = to_datetime(found[name])
-    return {**found, "per_export": json.loads(found.pop("details_json"))}
+    entries = json.loads(found.pop("details_json"))
+    return {**found, "per_export": entries}
 
 
 def _metrics_row(row: Row) -> dict[str, Any]:
@@ -256,4 +280,5 @@ def _metrics_row(row: Row) -> dict[str, Any]:
     details = json.loads(found.pop("details_json"))
     error = found.pop("error_json")
     found["run_at"] = to_datetime(found["run_at"])
-    return {**details, **found, "error": None if error is None else json.loads(error)}
+    every = dict.fromkeys(_DETAILS)
+    return {**every, **details, **found, "error": None if error is None else json.loads(error)}

@@ -8,6 +8,8 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
+from rivet_dagster.engine.run.engine import Engine
+from tests.golden.checker import faults
 from tests.live.dagster.conftest import Project, plain
 
 ORDERS = dg.AssetKey(["rivet", "orders"])
@@ -233,8 +235,6 @@ def test_a_failure_tells_the_code_and_not_the_message(project: Project) -> None:
 
 
 def test_a_busy_export_is_retried_under_its_budget_and_then_fails(project: Project) -> None:
-    from rivet_dagster.engine.run.engine import Engine
-
     config = {"ops": {"rivet_export__orders": {"config": {"lock_wait": 0}}}}
     with Engine(project.config) as engine, engine.session("orders", holder="somebody else"):
         result = project.run("export_orders", config=config)
@@ -251,3 +251,51 @@ def test_export_all_runs_every_export(project: Project) -> None:
     result = project.run("export_all")
     assert result.success
     assert len(project.materialized(result, ORDERS)) == len(project.materialized(result, EVENTS)) == 1
+
+
+def test_no_step_has_a_blanket_policy(project: Project) -> None:
+    """A retry is asked for by class: a policy would retry refusals, and crashes past their budget."""
+    repository = project.defs.get_repository_def()
+    for job in repository.get_all_jobs():
+        policies = [
+            p for n in job.nodes for p in (n.retry_policy, getattr(n.definition, "retry_policy", None))
+        ]
+        assert [policy for policy in policies if policy is not None] == []
+        assert not any(key.startswith("dagster/max_retries") for key in job.tags)
+
+
+@pytest.mark.parametrize("job", ["export_orders", "validate_orders", "reconcile_orders", "repair_orders"])
+def test_every_job_waits_for_the_lease(project: Project, job: str) -> None:
+    """``lock_wait`` of the run config: none, so that it is told at once."""
+    op = {"reconcile": "rivet_reconcile__orders", "repair": "rivet_repair__orders"}.get(
+        job.partition("_")[0], "rivet_export__orders"
+    )
+    config = {"ops": {op: {"config": {"lock_wait": 0, "no_notify": True}}}}
+    with Engine(project.config) as engine, engine.session("orders", holder="somebody else"):
+        result = project.run(job, config=config)
+    assert not result.success
+    assert [e.event_type for e in result.all_events].count(dg.DagsterEventType.STEP_UP_FOR_RETRY) == 1
+    metadata, _ = failure_of(result)
+    assert metadata["code"] == "RIVET_STATE_RUN_IN_PROGRESS"
+    assert facts_of(metadata)["status"] == "failed"
+
+
+def facts_of(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Of an event's metadata what the scheduler contract speaks of (D9)."""
+    keys = {"export", "table", "run_id", "mode", "status", "rows", "files", "stop_reason"}
+    if metadata["status"] == "failed":
+        keys |= {"code", "kind", "class", "exit_code", "retryable", "action"}
+    assert not {"message", "error", "error_message"} & metadata.keys()
+    facts = {key: metadata[key] for key in keys}
+    assert faults("unit_facts", facts) == []
+    return facts
+
+
+def test_events_hold_the_facts_of_the_contract(project: Project) -> None:
+    (done,) = project.materialized(project.run("export_events_log"), EVENTS)
+    assert facts_of(plain(done.metadata))["rows"] == 50
+    project.run("export_events_log")
+    (seen,) = project.instance.fetch_observations(EVENTS, limit=1).records
+    assert seen.asset_observation is not None
+    facts = facts_of(plain(seen.asset_observation.metadata))
+    assert (facts["status"], facts["mode"], facts["stop_reason"]) == ("skipped", "incremental", None)

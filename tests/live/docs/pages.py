@@ -65,6 +65,12 @@ def blocks(page: str) -> list[Block]:
         reason = match["reason"]
         line = text.count("\n", 0, match.start("text")) + 1
         found.append(
-            Block(page, line, match["language"], dedent(match["text"]), None if reason is None else reason.strip())
+            Block(
+                page,
+                line,
+                match["language"],
+                dedent(match["text"]),
+                None if reason is None else reason.strip(),
+            )
         )
     return found

@@ -47,12 +47,12 @@ def test_commands_of_a_page_run(page: str, shop_server: TestServer, tmp_path: Pa
         someone.read(blocks(page))
 
 
-def test_the_quickstart_leads_to_files_and_materializations(
-    shop_server: TestServer, tmp_path: Path
-) -> None:
+def test_the_quickstart_leads_to_files_and_materializations(shop_server: TestServer, tmp_path: Path) -> None:
     started = time.monotonic()
     with reader(shop_server, tmp_path) as newcomer:
-        newcomer.execute("DROP TABLE events, order_lines")  # two are enough, at seconds of Dagster's start each
+        newcomer.execute(
+            "DROP TABLE events, order_lines"
+        )  # two are enough, at seconds of Dagster's start each
         printed = newcomer.read(blocks("docs/quickstart.md"), timeout=MINUTES * 60)
     assert time.monotonic() - started < MINUTES * 60
     assert "rivet.yaml: 2 exports" in printed
@@ -78,7 +78,9 @@ def test_what_is_not_run_says_why() -> None:
     for block in kept_out:
         if block.reason and (there := re.match(r"as in (\S+)", block.reason)):
             run = {line for b in blocks(there[1]) if b.reason is None for line in b.text.splitlines()}
-            assert not {line.partition(" #")[0].rstrip() for line in block.text.splitlines()} - run, block.where
+            assert not {line.partition(" #")[0].rstrip() for line in block.text.splitlines()} - run, (
+                block.where
+            )
     assert len(kept_out) <= MOST_NOT_RUN * len(runnable), [f"{b.where}: {b.reason}" for b in kept_out]
 
 

@@ -11,9 +11,3 @@ from tests.services.postgres import TestDatabase
 @pytest.fixture
 def project(db: TestDatabase, tmp_path: Path) -> Project:
     return Project(tmp_path, db)
-
-
-@pytest.fixture
-def versioned(every_db: TestDatabase, tmp_path: Path) -> Project:
-    """A project on each version of PostgreSQL in turn."""
-    return Project(tmp_path, every_db)

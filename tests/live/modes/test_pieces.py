@@ -15,6 +15,7 @@ from tests.live.modes.test_partition_by import assert_folders_are_whole
 
 CURSOR: dict[str, Any] = {"mode": "incremental", "cursor_column": "at", "parallel": 3}
 LATE: dict[str, Any] = {**CURSOR, "late_rows": "1h"}
+SNAPSHOT: dict[str, Any] = {"mode": "full", "consistency": "snapshot"}
 FIRST, NEW = 200, 3_000
 #: Ties by the hundred: a range never splits them.
 ROWS = (
@@ -194,3 +195,52 @@ def test_cuts_follow_the_order_of_a_text_cursor(project: Project) -> None:
     )
     assert len(project.run().units) > 2
     assert project.rows("n") == dict.fromkeys(range(3001), 1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "index"),
+    [(SNAPSHOT, False), (CURSOR, False), (CURSOR, True)],
+    ids=["full", "cursor", "cursor with an index"],
+)
+def test_folders_without_an_index_are_passes_in_short_statements(
+    project: Project, keys: dict[str, Any], index: bool
+) -> None:
+    project.db.execute(
+        "CREATE TABLE t (n int, at timestamptz, k timestamptz)",
+        *(["CREATE INDEX ON t (at)"] if index else []),
+        f"INSERT INTO t SELECT i, now() - interval '2 d', {FAR} FROM generate_series(1, 3000) i",
+        "INSERT INTO t VALUES (0, NULL, NULL)",
+    )
+    keys = {**keys, "partition_by": "k", "partition_granularity": "year"}
+    keys["destination"] = {"type": "local", "path": str(project.prefix / "{partition}")}
+    ran = project.run(**keys)
+    assert ran.outcome.rows == 3_001
+    assert len(ran.units) == 3
+    assert reads(ran) > 9 * len(ran.units)
+    assert project.reconcile() == "match"
+    assert_folders_are_whole(project)
+    project.db.execute("INSERT INTO t SELECT n + 3000, now() - interval '1 d', k FROM t WHERE n > 0")
+    project.run()
+    assert project.reconcile() == "match"
+    with project.db.connect() as connection:
+        assert count(project) == connection.execute("SELECT count(*), sum(n) FROM t").fetchone()
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ({"query": "SELECT * FROM t"}, "nothing of a query can be cut without a key"),
+        ({"table": "v"}, "a view or foreign table has no pages"),
+        ({"table": "t"}, None),
+    ],
+    ids=["query", "view", "table"],
+)
+def test_a_plan_says_that_it_is_one_statement(
+    project: Project, what: dict[str, Any], why: str | None
+) -> None:
+    table(project, "CREATE VIEW v AS SELECT * FROM t")
+    project.run(**CURSOR, **what)
+    project.db.execute(ROWS.format(FIRST + 1, NEW))
+    ran = project.run()
+    assert ("in one statement" in ran.plan.reason) == bool(why)
+    assert (why or "") in ran.plan.reason

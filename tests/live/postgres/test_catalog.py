@@ -58,6 +58,8 @@ def test_a_plain_table(conn: Connection) -> None:
     assert (found.kind, found.schema, found.primary_key) == ("r", "public", ("id",))
     assert found.tuples == 1000
     assert found.indexed == {"id", "n"}
+    assert found.in_order >= {"id"}
+    assert "k" not in found.in_order
     (leaf,) = found.leaves
     blocks = conn.execute("SELECT pg_relation_size('t') / 8192, pg_table_size('t')").fetchone()
     assert (leaf.pages, leaf.bytes) == (found.pages, found.bytes) == blocks

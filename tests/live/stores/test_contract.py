@@ -137,6 +137,8 @@ def test_a_new_holder_ends_uploads_that_are_under_way(place: Place) -> None:
 
 
 def test_a_long_listing_comes_whole(place: Place) -> None:
+    if place.server.kind == "azure":
+        pytest.skip("its pages hold 5,000, which its emulator takes a minute to make")
     with place.store() as store, ThreadPoolExecutor(8) as pool:
         wanted = [f"f={n % 3}/{n:04d}" for n in range(1050)]
         key, data = store._base, b""

@@ -12,13 +12,17 @@ import pytest
 from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
 from fsspec.asyn import sync
 
+from rivet_dagster.config import load_config
 from rivet_dagster.config.destination import DestinationConfig
+from rivet_dagster.engine import doctor
 from rivet_dagster.engine.destinations.objects import ObjectStore
 from rivet_dagster.engine.destinations.place import open_objects, prefix_of
 from rivet_dagster.engine.destinations.s3 import S3Bucket
 from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.run.engine import Engine
 from tests.services.azurite import ACCOUNT, KEY, AzureServer
 from tests.services.fake_gcs import GcsServer
+from tests.services.rivet_cli import write_config
 from tests.services.seaweed import BUCKET, KEY_ENV, SECRET_ENV, S3Server
 
 
@@ -121,6 +125,29 @@ def test_a_sas_token(bare: pytest.MonkeyPatch, azure: AzureServer) -> None:
         store.probe()
     assert caught.value.code == "RIVET_DEST_AUTH_FAILED"
     assert "sig=" not in f"{caught.value} {caught.value.__cause__}"
+
+
+def test_the_doctor_says_that_a_token_ends_soon(
+    bare: pytest.MonkeyPatch, azure: AzureServer, tmp_path: Path
+) -> None:
+    for minutes, soon in ((20, True), (90, False)):
+        token = generate_account_sas(
+            ACCOUNT,
+            KEY,
+            ResourceTypes(container=True, object=True),
+            AccountSasPermissions(read=True, write=True, delete=True, list=True, create=True),
+            datetime.now(UTC) + timedelta(minutes=minutes),
+        )
+        bare.setenv("TEST_SAS", token)
+        there = {"type": "azure", "account_name": ACCOUNT, "endpoint": azure.url, "sas_token_env": "TEST_SAS"}
+        export = {"name": "o", "table": "t", "format": "csv", "destination": {**there, "bucket": BUCKET}}
+        export["mode"] = "full"
+        config = load_config(write_config(tmp_path / "rivet.yaml", "postgresql://u:p@localhost/x", [export]))
+        with Engine(config) as engine:
+            *warned, last = doctor.destinations(engine, 0)
+        assert last.status == "ok"
+        said = [check.detail for check in warned if check.status == "warn"]
+        assert said == (["the token ends in 19 minutes"] if soon else [])
 
 
 def test_the_emulators_account(bare: pytest.MonkeyPatch, azure: AzureServer) -> None:

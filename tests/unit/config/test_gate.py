@@ -16,7 +16,6 @@ CHUNK = "mode: chunked\nchunk_column: id\n"
     [
         ("mode: cdc", "mode"),
         ('destination: {type: local, path: "./{run_id}"}', "destination.path"),
-        ("destination: {type: stdout}", "destination.type"),
         ("load: {pk: auto}", "load"),
     ],
 )

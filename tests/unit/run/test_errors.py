@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import random
 import re
@@ -33,6 +34,7 @@ from rivet_dagster.engine.errors import (
     representative,
 )
 from rivet_dagster.engine.run.retry import CAP_S, backoff_s
+from tests.golden.checker import CLASSES as CLASSES_OF_KIND
 
 KEYS = ["code", "kind", "class", "exit_code", "retryable", "action", "message"]
 PACKAGE = Path(errors.__file__).parents[1]
@@ -101,6 +103,21 @@ def test_no_code_is_unused() -> None:
     )
     defaults = {c.default_code for c in CLASSES}
     assert not {code for code in REGISTRY if f'"{code}"' not in text and code not in defaults}
+
+
+def test_a_code_is_raised_with_its_class() -> None:
+    """``RivetError(code=...)`` takes any code; one that came with another class would change its meaning."""
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            kind = getattr(errors, getattr(node.func, "id", ""), None) if isinstance(node, ast.Call) else None
+            if not (isinstance(node, ast.Call) and isinstance(kind, type) and issubclass(kind, RivetError)):
+                continue
+            code = next((k.value for k in node.keywords if k.arg == "code"), ast.Constant(kind.default_code))
+            entry = REGISTRY.get(str(code.value)) if isinstance(code, ast.Constant) else None
+            if entry is not None and kind.error_class not in CLASSES_OF_KIND[entry.kind]:
+                wrong.append(f"{path.name}:{node.lineno}: {kind.__name__} with {ast.unparse(code)}")
+    assert wrong == []
 
 
 def test_a_code_that_is_not_registered_is_a_defect() -> None:

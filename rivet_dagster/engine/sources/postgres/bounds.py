@@ -115,8 +115,8 @@ def has_order(ask: Callable[[str], object], source: str, column: str, native_typ
         ask(f"SELECT {name} FROM {source} ORDER BY 1 LIMIT 0")
         ask(f"SELECT FROM {source} WHERE {name} >= '' LIMIT 0")
     except RivetError as error:
-        if (error.sqlstate or "")[:2] == "22" or error.sqlstate == "42601":
-            return True  # '' is no value of the type; seg calls it a syntax error
+        if (error.sqlstate or "")[:2] == "22" or error.sqlstate in {"42601", "XX000"}:
+            return True  # '' is no value of the type; seg calls it a syntax error, PostGIS an internal one
         if error.sqlstate not in {"42883", "0A000"}:  # no such operator; a row literal
             raise
         return False

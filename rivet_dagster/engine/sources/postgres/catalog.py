@@ -121,6 +121,7 @@ class Relation:
     primary_key: tuple[str, ...]
     unique_keys: tuple[UniqueKey, ...]
     indexed: frozenset[str]
+    in_order: frozenset[str]
     origins: Mapping[str, str]
     sequences: Mapping[str, tuple[int, ...]]
     leaves: tuple[LeafRelation, ...]
@@ -258,6 +259,7 @@ def _relation(found: dict[str, Any], server: ServerFacts, overrides: Mapping[str
             **found,
             "primary_key": tuple(found["primary_key"]),
             "indexed": frozenset(found["indexed"]),
+            "in_order": frozenset(found["in_order"]),
         },
         pages=sum(leaf.pages for leaf in leaves),
         bytes=sum(leaf.bytes for leaf in leaves),

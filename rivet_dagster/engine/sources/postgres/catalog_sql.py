@@ -99,7 +99,7 @@ WITH RECURSIVE target AS MATERIALIZED (
   (SELECT l.nspname, l.relname, false FROM leaves l, target t WHERE l.oid <> t.oid
    ORDER BY l.pages DESC LIMIT 1)
 ), stats AS (
-  SELECT DISTINCT ON (s.attname) s.attname, s.n_distinct, s.avg_width, s.null_frac
+  SELECT DISTINCT ON (s.attname) s.attname, s.n_distinct, s.avg_width, s.null_frac, s.correlation
   FROM sampled x JOIN pg_stats s ON s.schemaname = x.nspname AND s.tablename = x.relname
   ORDER BY s.attname, s.inherited DESC, x.own DESC
 ), kin AS MATERIALIZED (
@@ -125,7 +125,8 @@ WITH RECURSIVE target AS MATERIALIZED (
       WHERE NOT m.attnotnull OR EXISTS (
         SELECT FROM pg_constraint k WHERE k.conrelid = kin.oid AND k.contype = 'n' AND NOT k.convalidated
           AND k.conkey[1] = m.attnum)) AS not_null,
-    has_column_privilege(t.oid, a.attnum, 'SELECT') AS can_select, s.n_distinct, s.avg_width, s.null_frac
+    has_column_privilege(t.oid, a.attnum, 'SELECT') AS can_select, s.n_distinct, s.avg_width, s.null_frac,
+    s.correlation
   FROM target t JOIN pg_attribute a ON a.attrelid = t.oid LEFT JOIN stats s ON s.attname = a.attname,
     (SELECT bool_and(relkind <> 'f') IS NOT FALSE AS enforced FROM sized) AS kept
   WHERE a.attnum > 0 AND NOT a.attisdropped
@@ -166,6 +167,8 @@ SELECT json_build_object(
   'primary_key', coalesce((SELECT names FROM indexes WHERE indisprimary), '[]'),
   'indexed', coalesce((SELECT json_agg(DISTINCT c.attname) FROM indexes i JOIN columns c ON c.attnum = i.lead
     WHERE i.amname = 'btree'), '[]'),
+  -- a walk along an index that begins with it meets each page of the table about once
+  'in_order', coalesce((SELECT json_agg(attname) FROM columns WHERE abs(correlation) >= 0.9), '[]'),
   'leaves', coalesce((SELECT json_agg(json_build_object('oid', oid::int8, 'schema', nspname, 'name', relname,
       'kind', relkind, 'pages', pages, 'bytes', bytes, 'tuples', tuples, 'analysed', analysed,
       'readable', readable,

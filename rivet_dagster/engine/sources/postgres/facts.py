@@ -60,6 +60,7 @@ def source_facts(
         numbers=relation.numbers,
         sequenced=frozenset(relation.sequences) if relation.kind in "rp" else frozenset(),
         unseen="a foreign table's transactions are of another server" if foreign else standby,
+        in_order=relation.in_order,
     )
 
 

@@ -8,7 +8,7 @@ ended, every row up to that value is visible. ``pg_locks`` shows them to every r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,17 +48,15 @@ ORDER BY 3 NULLS FIRST"""
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A transaction of somebody else. pid: None when it is prepared. since: its begin, None if not known.
-    timed: it was asked for."""
+    """A transaction of somebody else; preparing it leaves its name.
+
+    pid: None when it is prepared. since: its begin, None if not known. timed: it was asked for.
+    """
 
     name: str
     pid: int | None
     since: str | None
     timed: bool
-
-    def is_in(self, names: Iterable[str]) -> bool:
-        """Under its own name, or prepared since, which keeps the second half of it."""
-        return not {self.name, f"-1/{self.name.partition('/')[2]}"}.isdisjoint(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +109,5 @@ def wait_for_writers(
         time.sleep(pause)
         pause = min(2 * pause, most)
         names = {t.name for t in look()}
-        left = tuple(t for t in left if t.is_in(names))
+        left = tuple(t for t in left if t.name in names)
     return Cap(upto, left)
