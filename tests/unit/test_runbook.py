@@ -52,9 +52,3 @@ def test_an_entry_says_what_happened_what_to_look_at_and_what_to_do(code: str) -
 def test_every_finding_of_validate_is_listed_with_its_verdict() -> None:
     rows = re.findall(r"^\| `(RIVET_VERIFY_\w+)` \| (\w+) \| .+ \|$", PAGE, flags=re.MULTILINE)
     assert sorted(rows) == sorted((kind.code, kind.weight) for kind in KINDS.values())
-
-
-def test_links_inside_the_page_lead_to_an_entry() -> None:
-    heads = re.findall(r"^#+ (.+)$", PAGE, flags=re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
-    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= anchors

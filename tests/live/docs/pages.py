@@ -1,9 +1,9 @@
 """The pages of the docs as what they are made of: fenced blocks, and who runs each.
 
 A block of ``bash`` or ``sql`` is run as it stands. One that cannot be is preceded by a comment with the
-reason, ``<!-- not run: ... -->``. A block of ``yaml`` is a whole config (it begins with the block ``source:``), a list
-of exports (``- name:``), or a piece that no rule looks at. A first line ``# name.yaml`` makes it the file
-``name.yaml`` of the reader's folder.
+reason, ``<!-- not run: ... -->``. A block of ``yaml`` is a whole config (it begins with the block
+``source:``), a list of exports (``- name:``), or a piece that no rule looks at. A first line ``# name.yaml``
+makes a config the file ``name.yaml`` of the reader's folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Block:
     def file(self) -> str | None:
         """The file that a ``yaml`` block is to be written to."""
         named = _FILE.match(self.text)
-        return named[1] if named else None
+        return named[1] if named and self.is_config else None
 
     @property
     def is_config(self) -> bool:

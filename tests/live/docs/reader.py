@@ -33,8 +33,9 @@ _TEMPLATE: Final = "shop"
 SHOP: Final = (
     "CREATE TABLE customers (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), name text NOT NULL)",
     "INSERT INTO customers (name) SELECT 'customer ' || g FROM generate_series(1, 500) g",
-    "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id bigint, status text,"
-    " amount numeric(12,2), created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL DEFAULT now())",
+    "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id bigint,"
+    " status text, amount numeric(12,2), created_at timestamptz NOT NULL,"
+    " updated_at timestamptz NOT NULL DEFAULT now())",
     "INSERT INTO orders (customer_id, status, amount, created_at, updated_at)"
     " SELECT g % 500, 'paid', g * 0.25, at, at FROM generate_series(1, 20000) g,"
     " LATERAL (SELECT date_trunc('day', now()) - g % 30 * interval '1 day' AS at) a",

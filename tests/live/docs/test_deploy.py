@@ -141,9 +141,10 @@ def server() -> Iterator[TestServer]:
     """A PostgreSQL as databases.sh leaves it, with the shop beside it."""
     with postgres_server(17) as server:
         with server.connect() as connection:
-            for statement in re.findall(r"^CREATE .*;$", text("databases.sh"), flags=re.MULTILINE):
-                for name, variable in (("dagster", "DAGSTER_PG_PASSWORD"), ("state", "RIVET_STATE_PASSWORD")):
-                    statement = statement.replace(f":'{name}'", f"'{PASSWORDS[variable]}'")
+            script = text("databases.sh")
+            for name, variable in re.findall(r'-v (\w+)="\$(\w+)"', script):
+                script = script.replace(f":'{name}'", f"'{PASSWORDS[variable]}'")
+            for statement in re.findall(r"^CREATE .*;$", script, flags=re.MULTILINE):
                 connection.execute(statement.encode())
             connection.execute("CREATE DATABASE shop")
         with server.connect("shop") as connection:

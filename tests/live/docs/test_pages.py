@@ -24,8 +24,9 @@ RUN: Final = ("bash", "sql")
 MINUTES: Final = 5
 #: Of all blocks of commands, those that the suite cannot run.
 MOST_NOT_RUN: Final = 0.5
+_PROGRAMS: Final = "rivet-dagster|dagster|make|pip|python|docker|sudo|systemctl|psql|rivet"
 COMMAND: Final = re.compile(
-    r"^\s*\$?\s*(?:export \w+=|(?:rivet-dagster|dagster|make|pip|python|docker|sudo|systemctl|psql|rivet) [a-z-])",
+    rf"^\s*\$?\s*(?:export \w+=|(?:{_PROGRAMS}) [a-z-])",
     flags=re.MULTILINE,
 )
 ALL: Final = [block for page in PAGES for block in blocks(page)]
@@ -131,4 +132,23 @@ def test_options_of_commands_exist(page: str) -> None:
         for option in re.findall(r"(?<!\S)--?[a-z][a-z-]*", call)
         if option not in options_of(call)
     ]
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTEXT.md", "CHANGELOG.md"])
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    here = ROOT / page
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", here.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        if "://" in name:
+            continue
+        target = (here.parent / name).resolve() if name else here
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
     assert wrong == []
