@@ -41,12 +41,15 @@ def render() -> str:
         "# Error codes",
         "",
         "Made from the registry by `python -m rivet_dagster.engine.errors_doc --write`. A failed step has "
-        "the code, its class and `retryable` in its metadata; the text is in the run's log only.",
+        "the code, its class and `retryable` in its metadata; the text is in the run's log only. "
+        "[runbook.md](runbook.md) says of each code what happened and what to look at.",
     ]
     for kind, (code, retried, words) in MEANING.items():
         lines += ["", f"## {kind}", "", f"{words} Exit code {code}; retried: {retried}.", ""]
         lines += ["| code | what to do |", "|---|---|"]
-        lines += [f"| `{r.code}` | {r.action} |" for r in rows() if r.kind == kind]
+        lines += [
+            f"| [`{r.code}`](runbook.md#{r.code.lower()}) | {r.action} |" for r in rows() if r.kind == kind
+        ]
     return "\n".join(lines) + "\n"
 
 

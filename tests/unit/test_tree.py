@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from rivet_dagster.cli import VERBS
-from rivet_dagster.config import load_config
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "rivet_dagster"
@@ -84,35 +83,6 @@ def test_assets_hold_no_extraction() -> None:
 def test_modules_are_short() -> None:
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules(PACKAGE)}
     assert {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > LONGEST} == {}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "CONTEXT.md",
-        "CHANGELOG.md",
-        "docs/dagster.md",
-        "docs/config.md",
-        "docs/cli.md",
-        "docs/quickstart.md",
-        "docs/scheduler-contract.md",
-    ],
-)
-def test_links_lead_somewhere(name: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(name))
-    missing = [link for link in links if "://" not in link and not ((ROOT / name).parent / link).exists()]
-    assert missing == []
-
-
-def test_the_readmes_config_is_valid(tmp_path: Path) -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", text_of("README.md"), flags=re.DOTALL)
-    configs = [block for block in blocks if "exports:" in block]
-    assert configs
-    for number, block in enumerate(configs):
-        path = tmp_path / f"{number}.yaml"
-        path.write_text(block, encoding="utf-8")
-        assert load_config(path).exports
 
 
 def test_the_readmes_commands_exist() -> None:
