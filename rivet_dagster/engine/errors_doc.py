@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import REGISTRY, Kind
 
@@ -22,8 +23,7 @@ MEANING: dict[Kind, tuple[str, str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     code: str
     kind: Kind
     action: str

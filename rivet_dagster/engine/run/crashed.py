@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import BusyError, CrashedError, error_object
 from rivet_dagster.engine.results import failed_entry
