@@ -24,6 +24,7 @@ from dagster._core.definitions.metadata.metadata_set import NamespacedMetadataSe
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent, EngineEventData
 from dagster._core.execution.retries import RetryMode, get_retries_config
+from dagster._core.execution.stats import StepEventStatus
 from dagster._utils.concurrency import ConcurrencyKeyInfo
 from dagster_shared.error import SerializableErrorInfo
 
@@ -78,6 +79,7 @@ def near_job(job: AssetJob) -> AssetJob:
 _PR_SET_PDEATHSIG = 1
 _STEP_CHILD_MODULES = ("dagster._core.executor.child_process_executor", "rivet_dagster.assets.step_worker")
 _PAGE = 500
+_OVER = {StepEventStatus.SUCCESS, StepEventStatus.FAILURE, StepEventStatus.SKIPPED}
 #: What the multiprocess executor says a step failed of when its process died.
 _STEP_PROCESS_DIED = "ChildProcessCrashException"
 
@@ -199,6 +201,12 @@ def latest_materializations(
 def log_check_evaluation(context: dg.OpExecutionContext, evaluation: dg.AssetCheckEvaluation) -> None:
     """Log a check's evaluation of one partition. Taken at run time, missing in the declared types."""
     context.log_event(evaluation)  # type: ignore[arg-type]
+
+
+def has_ended(context: dg.OpExecutionContext, step_key: str) -> bool:
+    """Whether the step of this run is over, well or not."""
+    stats = context.instance.get_run_step_stats(context.run_id, [step_key])
+    return any(s.status in _OVER for s in stats)
 
 
 def pool_info(instance: dg.DagsterInstance, pool: str) -> ConcurrencyKeyInfo | None:

@@ -8,6 +8,7 @@ import dagster as dg
 
 from rivet_dagster.assets.checks import build_reconcile_check
 from rivet_dagster.assets.crashed import crashed_runs_sensor
+from rivet_dagster.assets.executors import executor_of
 from rivet_dagster.assets.exports import ExportAssets, build_export_asset, export_assets
 from rivet_dagster.assets.jobs import all_job, export_job, reconcile_job, validate_job
 from rivet_dagster.assets.notifications import notification_sensors
@@ -35,8 +36,8 @@ def build_rivet_definitions(
     engine keeps its state (default: the environment's RIVET_STATE_URL, else SQLite beside the
     config). reaper: whether the sensors that end and resume runs of dead workers are on from the start.
     name: tells what this config has once (``export_all``, its sensors) from another's in the same location.
-    executor: for what is materialized without a job (one process a step, so that a step can be ended);
-    None leaves it to the location.
+    executor: for shared exports and what is materialized without a job (one process a step, so that a step
+    can be ended), unless the config names one; None leaves it to the location.
     Raises ConfigError for a config that is wrong or not there.
     """
     config = _config(config_path_or_config, params)
@@ -47,7 +48,8 @@ def build_rivet_definitions(
         for export in config.exports
         if export.destination.type != "stdout"
     ]
-    jobs = {a.export.name: export_job(a) for a in assets}
+    chosen = executor_of(config, executor)
+    jobs = {a.export.name: export_job(a, rivet, chosen) for a in assets}
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
     sensors = [source_moved_sensor(config, a, jobs[a.export.name]) for a in assets if a.export.dagster.sensor]
     return dg.Definitions(
@@ -70,7 +72,7 @@ def build_rivet_definitions(
             *sensors,
         ],
         resources={"rivet": rivet},
-        executor=executor,
+        executor=chosen,
     )
 
 

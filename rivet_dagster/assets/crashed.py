@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from rivet_dagster.assets._internal import AssetJob, process_died, report_step_error, step_errors
+from rivet_dagster.assets._internal import process_died, report_step_error, step_errors
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.failure import failure_text, tell
+from rivet_dagster.assets.jobs import ExportJob
 from rivet_dagster.assets.launcher import launched_by
 from rivet_dagster.assets.naming import of_location
 from rivet_dagster.assets.reaper import IN_PROGRESS, Watched, holder_of, latest_events
@@ -89,7 +90,7 @@ def crashed_runs_sensor(
     config: RivetConfig,
     assets: Sequence[ExportAssets],
     steps: Mapping[str, Watched],
-    jobs: Sequence[AssetJob],
+    jobs: Sequence[ExportJob],
     *,
     running: bool,
     name: str | None = None,

@@ -140,10 +140,19 @@ class ExportRun:
         lock_wait: int | None,
         fresh: bool = False,
         repair: bool = False,
+        going_on: str | None = None,
     ) -> Iterator[StepResult]:
-        """Plan, execute, finalize. Gates that end the run are told before their error is raised."""
+        """Plan, execute, finalize. Gates that end the run are told before their error is raised.
+
+        going_on: only with the run of this id, as its new lead; nothing when it is over.
+        """
+        from rivet_dagster.engine.run.events import AlreadyAppliedError
+
+        how = {"fresh": fresh, "repair": repair, "going_on": going_on}
         try:
-            yield from self._steps(rivet, lock_wait=lock_wait, fresh=fresh, repair=repair)
+            yield from self._steps(rivet, lock_wait, how)
+        except AlreadyAppliedError as over:
+            self.context.log.info(str(over))
         except RivetError as error:
             yield from self._gates(error.details)
             raise
@@ -169,7 +178,7 @@ class ExportRun:
         return (r for r in gate_results(self.assets, details) if r.check_name in self.checks)
 
     def _steps(
-        self, rivet: RivetResource, *, lock_wait: int | None, fresh: bool, repair: bool
+        self, rivet: RivetResource, lock_wait: int | None, how: Mapping[str, Any]
     ) -> Iterator[StepResult]:
         context, assets = self.context, self.assets
         ensure_pools(context.instance, assets.config, exports=[assets.export.name])
@@ -179,7 +188,7 @@ class ExportRun:
             rivet.engine(assets.config, worker_of(context)) as engine,
             engine.session(assets.export.name, holder=holder, lock_wait=lock_wait) as session,
         ):
-            plan = session.plan(only=only, fresh=fresh, repair=repair)
+            plan = session.plan(only=only, **how)
             self.run_id = plan.run_id
             self._register(plan)
             self._execute(session, plan, engine.store(session.export, session.header.prefix).uri())

@@ -16,6 +16,9 @@ from rivet_dagster.assets.export_all import packed_executor
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.naming import export_all_job
 from rivet_dagster.assets.resources import RivetResource
+from rivet_dagster.assets.shared import shared_job
+
+ExportJob = AssetJob | dg.JobDefinition
 
 
 def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
@@ -24,7 +27,12 @@ def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
     return tables | dg.AssetSelection.checks(*(spec.key for a in assets for spec in a.inline_checks))
 
 
-def export_job(assets: ExportAssets) -> AssetJob:
+def export_job(
+    assets: ExportAssets, rivet: RivetResource, executor: dg.ExecutorDefinition | None
+) -> ExportJob:
+    """executor: of an export that several processes share."""
+    if assets.export.shared:
+        return shared_job(assets, rivet, executor)
     job = dg.define_asset_job(
         assets.names.export_job,
         selection=table_selection([assets]),

@@ -41,6 +41,14 @@ class ExportNames:
         return f"rivet_export__{self.base}"
 
     @property
+    def lead_op(self) -> str:
+        return f"rivet_lead__{self.base}"
+
+    @property
+    def worker_op(self) -> str:
+        return f"rivet_worker__{self.base}"
+
+    @property
     def reconcile_op(self) -> str:
         return f"rivet_reconcile__{self.base}"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dagster as dg
 
-from rivet_dagster.assets._internal import AssetJob
 from rivet_dagster.assets.exports import ExportAssets
+from rivet_dagster.assets.jobs import ExportJob
 
 
-def export_schedule(assets: ExportAssets, job: AssetJob) -> dg.ScheduleDefinition | None:
+def export_schedule(assets: ExportAssets, job: ExportJob) -> dg.ScheduleDefinition | None:
     """Running from the start: whoever wrote the cron line into the config wants it to tick."""
     cron = assets.export.dagster.schedule
     if cron is None:

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 
 import dagster as dg
 
-from rivet_dagster.assets._internal import AssetJob
 from rivet_dagster.assets.crashed import REAPED, report_crashes, resumable, resume_requests
 from rivet_dagster.assets.exports import ExportAssets
 from rivet_dagster.assets.failure import failure_text, tell
+from rivet_dagster.assets.jobs import ExportJob
 from rivet_dagster.assets.launcher import launched_by
 from rivet_dagster.assets.naming import of_location
 from rivet_dagster.assets.reaper import ACTIVE, Reaped, Watched, reap
@@ -38,6 +38,7 @@ def watched_steps(assets: Sequence[ExportAssets]) -> dict[str, Watched]:
         watched = Watched(a.export.name, a.pool, float(a.config.lock_wait_for(a.export)))
         steps[a.names.op] = watched
         steps[a.names.repair_op] = watched
+        steps[a.names.lead_op] = watched
     return steps
 
 
@@ -76,7 +77,7 @@ def reap_stale_runs(
 def stale_runs_sensor(
     config: RivetConfig,
     assets: Sequence[ExportAssets],
-    jobs: Sequence[AssetJob],
+    jobs: Sequence[ExportJob],
     *,
     running: bool,
     name: str | None = None,
@@ -139,7 +140,7 @@ class Asked:
         return json.dumps(asdict(self))
 
 
-def source_moved_sensor(config: RivetConfig, assets: ExportAssets, job: AssetJob) -> dg.SensorDefinition:
+def source_moved_sensor(config: RivetConfig, assets: ExportAssets, job: ExportJob) -> dg.SensorDefinition:
     """Runs the export when its source has moved past the watermark. One run at a time.
 
     There is no run key: Dagster remembers keys for ever, and a cursor that was reset would never be

@@ -34,6 +34,7 @@ VERBS: Final[Mapping[str, str]] = {
     "doctor": "doctor",
     "check": "planning",
     "run": "run",
+    "work": "work",
     "plan": "planning",
     "apply": "planning",
     "validate": "verify",

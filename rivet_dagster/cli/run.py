@@ -105,7 +105,7 @@ class Teller:
         if self._as_json:
             print_json(entry, err=self._aside)
         elif entry["status"] != "failed":
-            click.echo(_line(entry), err=self._aside)
+            click.echo(entry_line(entry), err=self._aside)
 
     def end(self, errors: Sequence[RivetError], summary: str | None) -> None:
         """Keep the sum in the state, write it where it is wanted, and raise what failed."""
@@ -182,7 +182,7 @@ def run_one(
     return outcome
 
 
-def _line(entry: dict[str, Any]) -> str:
+def entry_line(entry: dict[str, Any]) -> str:
     name = entry["export_name"]
     if entry["status"] == "skipped":
         return f"{name}: skipped, {entry['skip_reason']}"

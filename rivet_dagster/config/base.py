@@ -133,6 +133,21 @@ def read_list(value: Any) -> Any:
     raise PydanticCustomError("rivet_type", "must be a list, not {got}", {"got": kind_of(value)})
 
 
+def plain_values(value: Any) -> Any:
+    """A tree of YAML as Python has it: unquoted numbers, booleans and null are what they look like."""
+    if isinstance(value, dict):
+        return {str(key): plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item) for item in value]
+    if isinstance(value, Plain):
+        if value in _BOOL:
+            return _BOOL[value]
+        for pattern, make in ((_INT, lambda text: int(text, 0)), (_FLOAT, float)):
+            if pattern.fullmatch(value):
+                return make(value)
+    return str(value) if isinstance(value, str) else value
+
+
 def kind_of(value: Any) -> str:
     """How a person calls the kind of ``value``; the value itself is never shown."""
     if value is None:

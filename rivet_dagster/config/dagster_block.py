@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from zoneinfo import available_timezones
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text, TextList
+from rivet_dagster.config.base import Context, Flag, Int, Problem, Section, Text, TextList, plain_values
 from rivet_dagster.config.sizes import parse_duration
 
 _NAME = re.compile(r"[A-Za-z0-9_]+")
@@ -37,6 +37,8 @@ _FIELDS: Final = (
 #: As much as the reference gives a group of exports.
 DEFAULT_MEMORY_MB: Final = 4096
 _ENTRY = re.compile(r"(?P<low>\*|[a-z0-9]+)(-(?P<high>[a-z0-9]+))?(/(?P<step>[0-9]+))?")
+
+EXECUTORS: Final = frozenset({"in_process", "multiprocess", "celery", "k8s"})
 
 
 def cron_fault(text: str) -> str | None:
@@ -110,7 +112,8 @@ class ExportDagster(Section):
     """deps: asset keys as ``a/b``. schedule: cron. pool: a Dagster concurrency pool.
 
     partitions_start: the first day of time partitions, ``YYYY-MM-DD``. automation: ``eager``
-    or a cron line. timezone: of all cron lines here.
+    or a cron line. timezone: of all cron lines here. workers: processes that share a run, each a step
+    of the export's job.
     """
 
     group: Text | None = None
@@ -123,6 +126,7 @@ class ExportDagster(Section):
     sensor: Flag = False
     pool: Text | None = None
     partitions_start: Text | None = None
+    workers: Annotated[Int, Field(ge=1)] = 1
     automation: Text | None = None
     timezone: Text = "UTC"
     freshness: FreshnessConfig | None = None
@@ -200,7 +204,8 @@ class ExportDagster(Section):
 class RootDagster(Section):
     """key_prefix: what every asset key starts with. group: default of the exports.
 
-    source_pool_limit: steps that read the source at a time, all exports together.
+    source_pool_limit: steps that read the source at a time, all exports together. executor: one of
+    ``EXECUTORS`` -> its config as Dagster takes it; None: multiprocess.
     max_connections, max_memory_mb: what the exports that one run of ``export_all`` has going may hold
     together.
     """
@@ -208,6 +213,7 @@ class RootDagster(Section):
     key_prefix: TextList = ("rivet",)
     group: Text | None = None
     source_pool_limit: Annotated[Int, Field(ge=1)] | None = None
+    executor: Annotated[Mapping[str, Any], BeforeValidator(plain_values)] | None = None
     max_connections: Annotated[Int, Field(ge=1)] | None = None
     max_memory_mb: Annotated[Int, Field(ge=1)] = DEFAULT_MEMORY_MB
 
@@ -220,6 +226,12 @@ class RootDagster(Section):
                     "use letters, digits and underscores only",
                 )
         yield from group_problem(self.group)
+        if self.executor is not None and (len(self.executor) != 1 or not set(self.executor) <= EXECUTORS):
+            yield Problem(
+                ("executor",),
+                "not one of Dagster's executors",
+                f"name one, with its config: {', '.join(sorted(EXECUTORS))}",
+            )
 
 
 def group_problem(group: str | None) -> Iterator[Problem]:

@@ -182,6 +182,11 @@ class ExportConfig(Section):
         return self.mode != "chunked" and not self.partitions_full
 
     @property
+    def shared(self) -> bool:
+        """Whether several processes work on a run of it; one stream has one writer."""
+        return self.dagster.workers > 1 and self.destination.type != "stdout"
+
+    @property
     def partitions_full(self) -> bool:
         """Whether a whole pass is cut by ``partition_by`` alone: its units outlive a snapshot."""
         return self.mode == "full" and self.partition_by is not None

@@ -247,6 +247,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "pool": "Concurrency pool of the asset.",
         "partitions_start": "First day, `2024-01-31`, of time partitions of the chunk asset; only with "
         "`partition_by`.",
+        "workers": "Processes that share a run, each a step of the export's job, which may be on "
+        "other hosts.",
     },
     "FreshnessConfig": {
         "fail_after": "Time since the last materialization after which the table is stale, e.g. `26h`.",
@@ -259,6 +261,8 @@ NOTES: Final[dict[str, dict[str, str]]] = {
         "group": "Asset group of exports that name none.",
         "source_pool_limit": "Steps that read the source at a time, all exports together: they queue in one "
         "pool, named after the source.",
+        "executor": "Executor of shared exports and of what is materialized without a job, with its config "
+        "as Dagster takes it: `in_process`, `multiprocess`, `celery` or `k8s`.",
         "max_connections": "Connections that the exports of one `export_all` hold together: `parallel` + 2 "
         "each.",
         "max_memory_mb": "Memory that they take together, by what their last runs took.",

@@ -174,6 +174,8 @@ def _plain_type(annotation: Any) -> str:
     if issubclass(annotation, BaseModel):
         return "block"
     names = {bool: "true/false", int: "whole number", float: "number", str: "text", SecretStr: "text"}
+    if annotation is Any:
+        return "anything"
     return names.get(annotation) or ", ".join(f"`{member.value}`" for member in annotation)
 
 

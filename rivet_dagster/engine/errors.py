@@ -177,6 +177,7 @@ REGISTRY: Final[dict[str, CodeEntry]] = {
     "RIVET_STATE_RUN_IN_PROGRESS": CodeEntry("busy", "Wait for the other run, or raise lock_wait."),
     "RIVET_STATE_LOCK_TIMEOUT": CodeEntry("busy", "Wait for the other run, or raise lock_wait."),
     "RIVET_STATE_LEASE_LOST": CodeEntry("busy", "Nothing: the run that took over goes on."),
+    "RIVET_STATE_CLAIM_LOST": CodeEntry("busy", "Nothing: the worker that took the unit over goes on."),
     "RIVET_STATE_UNAVAILABLE": CodeEntry(
         "transient", "Nothing: it is tried again. Look at the state database."
     ),

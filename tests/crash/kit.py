@@ -28,6 +28,7 @@ import yaml
 from rivet_dagster.config import load_config
 from rivet_dagster.engine.run.engine import Engine
 from tests.crash.mirror import Mirror
+from tests.services import hosts
 from tests.services.postgres import TestDatabase
 
 EXPORT: Final = "orders"
@@ -228,6 +229,8 @@ def _main(arguments: list[str], environment: dict[str, str], log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    if network := environment.pop(hosts.ENTER, None):
+        hosts.enter(network)
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["rivet-dagster", *arguments]
@@ -243,9 +246,11 @@ _FORKS.set_forkserver_preload(["tests.crash.preload"])
 class Child:
     """A run of the command line in a process of its own."""
 
-    def __init__(self, project: Project, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+    def __init__(
+        self, project: Project, arguments: tuple[str, ...], environment: dict[str, str], *, verb: str = "run"
+    ) -> None:
         self._log = project.folder / f"run-{time.monotonic_ns()}.log"
-        command = ["run", "-c", str(project.config), "-e", EXPORT, *arguments]
+        command = [verb, "-c", str(project.config), "-e", EXPORT, *arguments]
         self.process: ForkServerProcess = _FORKS.Process(
             target=_main, args=(command, project.environment(**environment), str(self._log))
         )

@@ -48,10 +48,10 @@ RunEvent = UnitCommitted | UnitFailed | RunNote
 
 
 class AlreadyAppliedError(Exception):
-    """A run of a sealed plan is complete. Nothing failed: there is nothing left to do."""
+    """The run that was asked for is complete, or given up. Nothing failed: there is nothing left to do."""
 
     def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id} applied the plan")
+        super().__init__(f"run {run_id} is over")
         self.run_id = run_id
 
 

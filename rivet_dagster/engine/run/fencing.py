@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,12 +37,17 @@ _STAGED_POINTS = {names.MANIFEST: "after_manifest_staged", names.SUCCESS: "after
 _TRIES = 3
 
 
+def _aside(name: str, run_id: str) -> str:
+    return f"{names.QUARANTINE}/{run_id}/{name}"
+
+
 class FencedStore:
     """A Store whose every change is preceded by ``verify``, which raises when the lease has passed on."""
 
     def __init__(self, store: Store, export: str, verify: Callable[[], None]) -> None:
         self.capabilities = store.capabilities
         self._store = store
+        self._export = export
         self._mine = names.NameMatcher(export)
         self._verify = verify
 
@@ -64,8 +69,37 @@ class FencedStore:
         self._verify()
         self._store.prepare()
 
+    def unmark(self, folders: Collection[str]) -> None:
+        """Take the marker away, also of these folders of partitions: readers rely on it, and it comes back
+        when the folder is exact again."""
+        self.delete(names.SUCCESS)
+        for folder in set(folders) - {""}:
+            if self.size(f"{folder}/{names.SUCCESS}") is not None:
+                self.delete(f"{folder}/{names.SUCCESS}")
+
     def staging_path(self, name: str) -> Path:
         return self._store.staging_path(name)
+
+    def guarded(self, verify: Callable[[], None]) -> FencedStore:
+        """The same prefix, with another check before each change."""
+        return FencedStore(self._store, self._export, verify)
+
+    def retract(self, name: str, run_id: str) -> None:
+        """Move a part to the quarantine that was published and will never count; its name is nobody else's.
+
+        Asks nobody, and does not mind when it is gone: the run's lead looks for such parts too.
+        """
+        with contextlib.suppress(RivetError):
+            if self._store.size(name) is not None:
+                self._store.move(name, _aside(name, run_id))
+
+    def set_aside(self, name: str, run_id: str) -> None:
+        """Move what does not count to the quarantine; a worker that was refused may just have done it."""
+        try:
+            self.move(name, _aside(name, run_id))
+        except RivetError:
+            if self._store.size(name) is not None:
+                raise
 
     def publish(self, staged: Path, name: str) -> str:
         self._verify()

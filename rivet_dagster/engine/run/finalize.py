@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from rivet_dagster.engine import names
-from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults
 from rivet_dagster.engine.errors import IntegrityError
 from rivet_dagster.engine.memory import peak_bytes
@@ -21,6 +20,7 @@ from rivet_dagster.engine.run.added import row_hash_record
 from rivet_dagster.engine.run.drift import Drift, widest, width_drift
 from rivet_dagster.engine.run.events import Cleared, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.figures import nulled_lines, policies_record, total, width_factor
 from rivet_dagster.engine.run.options import checksum_key, checksums
 from rivet_dagster.engine.run.quality import QualityReport, evaluate
@@ -73,7 +73,7 @@ class Finalizer:
 
     state: StateStore
     lease: Lease
-    store: Store
+    store: FencedStore
     export: ExportConfig
     header: RunHeader
     columns: tuple[Column, ...]
@@ -296,7 +296,7 @@ class Finalizer:
             else:
                 _, status = known.get(item.name, ("", ""))
                 found["superseded" if status == "completed" else "orphaned"] += 1
-                self.store.move(item.name, f"{names.QUARANTINE}/{owned.run_id}/{item.name}")
+                self.store.set_aside(item.name, owned.run_id)
         return Cleared(found["superseded"], found["orphaned"], found["untracked"])
 
     def _earlier_deltas(self, known: Mapping[str, tuple[str, RunStatus]]) -> set[str]:

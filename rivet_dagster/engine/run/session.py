@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rivet_dagster.engine import names
 from rivet_dagster.engine.errors import IntegrityError, RivetError, UsageError, error_object, representative
 from rivet_dagster.engine.memory import prepare_memory
-from rivet_dagster.engine.names import new_run_id
 from rivet_dagster.engine.plan.incremental import cursor_of
 from rivet_dagster.engine.plan.keys import window_of
 from rivet_dagster.engine.plan.plan import CursorWindow, Plan
@@ -29,15 +26,17 @@ from rivet_dagster.engine.run.quality import require_gate_columns
 from rivet_dagster.engine.run.recorded import (
     carried_events,
     failed_event,
+    new_header,
     partitions,
     planned_event,
+    require_open,
     run_plan,
 )
 from rivet_dagster.engine.run.resume import Next
 from rivet_dagster.engine.run.selected import lacks_folders, rerun
 from rivet_dagster.engine.run.workers import WorkerPool, WorkOrder
 from rivet_dagster.engine.sources.postgres.source import PostgresPlanner
-from rivet_dagster.engine.state.lease import LeaseKeeper
+from rivet_dagster.engine.state.lease import DEFAULT_CLAIM_TTL_S, LeaseKeeper
 from rivet_dagster.engine.state.models import JournalEvent, RunFinish, RunHeader
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ class Session:
         self._pace: dict[str, Any] = {}
         self._decisions: tuple[JournalEvent, ...] = ()
         self._drift = Drift()
+        self._whole = True
+        self._going_on: str | None = None
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
@@ -78,7 +79,8 @@ class Session:
         with self._naming_the_export():
             lease = state.acquire(key, self._holder, wait_s=self._lock_wait, ttl_s=lease_ttl_s())
         self._stack.callback(state.release, lease)
-        self.keeper = self._stack.enter_context(LeaseKeeper(state, lease))
+        claims = lease.ttl_s if self.export.shared else DEFAULT_CLAIM_TTL_S
+        self.keeper = self._stack.enter_context(LeaseKeeper(state, lease, claim_ttl_s=claims))
         fault_point("after_lease")
         return self
 
@@ -87,9 +89,13 @@ class Session:
 
     @property
     def header(self) -> RunHeader:
-        if self._header is None:
-            raise UsageError("plan() comes first")
+        assert self._header is not None, "plan() comes first"
         return self._header
+
+    @property
+    def _planned(self) -> RunPlan:
+        assert self._plan is not None, "plan() comes first"
+        return self._plan
 
     def plan(
         self,
@@ -98,15 +104,19 @@ class Session:
         fresh: bool = False,
         repair: bool = False,
         sealed: SealedPlan | None = None,
+        going_on: str | None = None,
     ) -> RunPlan:
         """Plan a run, or continue the open one. ``only``: partition keys to run; None: all outstanding.
 
         fresh: continue nothing. repair: what the last complete run read is read again and replaced: its
         chosen units, or everything from the start without a choice. sealed: run, or continue, this plan
-        and no other (AlreadyAppliedError: it is done).
+        and no other (AlreadyAppliedError: it is done). going_on: likewise the run with this id.
         Nothing is written at the destination. Raises the error tree, naming export and key.
         """
+        self._whole, self._going_on = only is None, going_on
         with self._naming_the_export():
+            if going_on is not None:
+                require_open(self.engine.state, going_on)
             self._open_source()
             identity = self.engine.config.source.identity()
             if other := self.engine.state.shared_with:
@@ -133,7 +143,7 @@ class Session:
 
         Raises nothing for failed units: ``finalize`` does. The lease is checked before each commit.
         """
-        plan = self._require_plan()
+        plan = self._planned
         for note in self._notes:
             yield RunNote(note)
         yield from carried_events(self.engine.state, plan)
@@ -144,26 +154,33 @@ class Session:
         if not plan.outstanding:
             return
         store.prepare()
-        # readers of the folder rely on the marker; it comes back when the folder is exact again
-        store.delete(names.SUCCESS)
-        for folder in {u.folder for u in plan.units if u.index in plan.outstanding} - {""}:
-            if store.size(f"{folder}/{names.SUCCESS}") is not None:
-                store.delete(f"{folder}/{names.SUCCESS}")
+        store.unmark({u.folder for u in plan.units if u.index in plan.outstanding})
         fault_point("after_marker_removed")
         prepare_memory()
         pool = WorkerPool(self._work_order(plan))
         try:
-            yield from pool.events()
+            yield from self._events(pool, plan)
         finally:
             self._errors.extend(pool.errors)
             self._pace, self._decisions = pool.pacer.figures(), pool.pacer.decisions
         if (failure := self.failure()) is not None:
             self._record_failure(failure)
 
+    def _events(self, pool: WorkerPool, plan: RunPlan) -> Iterator[RunEvent]:
+        """Of our own workers, and of other processes' if the run is shared."""
+        if not (self.export.shared and self._whole):
+            return pool.events()
+        from rivet_dagster.engine.run.follow import shared_events
+
+        done = {unit.index for unit in plan.units} - plan.outstanding
+        snapshot = self._planner_of_run().snapshot_id()
+        lease = self.keeper.lease
+        return shared_events(pool, self.engine.state, plan.run_id, lease, snapshot=snapshot, done=done)
+
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
         with self._naming_the_export():
-            return self._finalize(self._require_plan())
+            return self._finalize(self._planned)
 
     def _finalize(self, plan: RunPlan) -> RunOutcome:
         if self._errors:
@@ -174,7 +191,9 @@ class Session:
             return finalizer.skipped(self._skip_reason)
         progress = self.engine.state.progress(self.header.run_id)
         if progress.completed < progress.total:
-            raise self._failure(progress.total - progress.completed)
+            missing = progress.total - progress.completed
+            text = f"{missing} units are not complete yet; materialize their partitions too"
+            raise UsageError(text, code="RIVET_PARTITION_UNKNOWN", export=self.export.name)
         fault_point("before_finalize")
         try:
             return finalizer.finish(plan)
@@ -242,18 +261,6 @@ class Session:
     def _store(self, prefix: str) -> FencedStore:
         return FencedStore(self.engine.store(self.export, prefix), self.export.name, self.keeper.verify)
 
-    def _require_plan(self) -> RunPlan:
-        if self._plan is None:
-            raise UsageError("plan() comes first")
-        return self._plan
-
-    def _failure(self, missing: int) -> RivetError:
-        return UsageError(
-            f"{missing} units are not complete yet; materialize their partitions too",
-            code="RIVET_PARTITION_UNKNOWN",
-            export=self.export.name,
-        )
-
     def _continue_open_run(self, only: Collection[str] | None, *, fresh: bool) -> RunPlan | None:
         state = self.engine.state
         run = state.open_run(self.export.name)
@@ -261,7 +268,7 @@ class Session:
             return None
         store = self._store(run.prefix)
         store.expel()
-        selected = only is not None
+        selected = only is not None or self._going_on is not None
         if self._sealed is not None:  # its own run is continued, any other is in its way
             selected = self._sealed.began(state, run.run_id)
             fresh = not selected
@@ -332,6 +339,8 @@ class Session:
         state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
         if sealed is not None:  # an open run of it may have been completed just now
             sealed.refuse_applied(state)
+        if self._going_on is not None:  # so may it, and another one was not asked for
+            require_open(state, self._going_on)
         prefix = self.engine.prefix(self.export) if sealed is None else sealed.prefix
         stream = f"{identity}/{planner.facts.stream}"
         cursor = None if restart else resume.cursor_to_go_on(state, self.export, prefix, stream)
@@ -370,31 +379,22 @@ class Session:
     def _new_header(
         self, prefix: str, mode: str, consistency: str | None, *, parent: str | None = None
     ) -> RunHeader:
-        columns = [c.as_json() for c in self._columns]
-        return RunHeader(
-            run_id=new_run_id(self.export.name),
-            export_name=self.export.name,
-            prefix=prefix,
-            mode=mode,
-            plan_hash=self._hash,
-            parent_run_id=parent,
-            consistency=consistency,
-            schema_json=json.dumps(columns),
-            source_identity=self.engine.config.source.identity(),
-            max_chunk_attempts=self.engine.config.attempts_for(self.export),
-            holder=self._holder,
-        )
+        kept = {"plan_hash": self._hash, "parent_run_id": parent, "holder": self._holder}
+        config = self.engine.config
+        return new_header(config, self.export, self._columns, prefix, mode, consistency, **kept)
 
     def _work_order(self, plan: RunPlan) -> WorkOrder:
         return work_order(
             self.engine,
             self.export,
-            plan,
+            plan.run_id,
+            only=None if self._whole else plan.outstanding,
             keeper=self.keeper,
             store=self._store(self.header.prefix),
             facts=self._planner_of_run().facts,
             columns=self._columns,
             new_reader=self._new_reader,
+            parallel=min(self.export.parallel, len(plan.outstanding)),
         )
 
     def _finalizer(self) -> Finalizer:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from rivet_dagster.engine.destinations.base import Store
-from rivet_dagster.engine.errors import RivetError, as_rivet_error, error_object
+from rivet_dagster.engine.errors import BusyError, RivetError, TransientError, as_rivet_error, error_object
 from rivet_dagster.engine.names import part_name
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, UnitFailed
 from rivet_dagster.engine.run.faults import fault_point
+from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.run.pacing import Pacer, PaceRules
 from rivet_dagster.engine.run.retry import backoff_s
 from rivet_dagster.engine.run.sink import BatchLimit, Checksum, Extend, Measure, UnitSink, UnitStream
@@ -28,7 +29,14 @@ from rivet_dagster.engine.state.lease import LeaseKeeper
 from rivet_dagster.engine.state.store import Claim, StateStore
 from rivet_dagster.engine.write.base import PartWriter, WriteOptions
 
-_IDLE_S = 0.2  # between looks for a unit that another worker may give back
+_T = TypeVar("_T")
+
+_IDLE_S: Final = 0.2  # between looks for a unit that another worker may give back
+_IDLE_MOST_S: Final = 2.0  # the same where the other worker may be another process: nobody wakes us
+
+#: Pauses between attempts to reach a state that is away.
+_AWAY_S: Final = 0.1
+_AWAY_MOST_S: Final = 2.0
 
 #: Attempts of a unit that may end for others' sake before they count like any that fail.
 _UNCOUNTED: Final = 5
@@ -44,7 +52,7 @@ class WorkOrder:
     run_id: str
     state: StateStore
     keeper: LeaseKeeper
-    store: Store
+    store: FencedStore
     options: WriteOptions
     new_writer: Callable[[Path], PartWriter]
     new_reader: Callable[[], UnitReader]
@@ -58,6 +66,9 @@ class WorkOrder:
     limit: BatchLimit | None = None
     read_back: bool = False
     shows_schema: bool = True  # a run without rows writes a part that has the columns
+    label: str = ""  # what the names of this process's workers begin with
+    shared: bool = False  # workers of other processes have units of the same run
+    gives_up_after: int | None = None  # failures in a row that end this process's part of the run
 
 
 class WorkerPool:
@@ -77,8 +88,10 @@ class WorkerPool:
         self._settled = 0  # how often that was
         self._threads: list[threading.Thread] = []
         self._excused: Counter[int] = Counter()
+        self._in_a_row = 0
         self.pacer = Pacer(order.pace, order.new_watch, lambda text: self._events.put(RunNote(text)))
         self.errors: list[RivetError] = []
+        self.broke_off = False
 
     def events(self) -> Iterator[RunEvent]:
         """Start the workers; ends when all of them have ended. Closing it early stops them."""
@@ -102,6 +115,14 @@ class WorkerPool:
                 for thread in self._threads:
                     thread.join()
 
+    def owns(self, worker: str) -> bool:
+        """Whether ``worker`` is one of this process."""
+        return worker.startswith(f"{self._order.label}w")
+
+    def tell(self, event: RunEvent) -> None:
+        """Let ``events`` yield it too."""
+        self._events.put(event)
+
     def stop(self) -> None:
         """Claim nothing more and break the reads that are under way."""
         self._stop.set()
@@ -114,7 +135,7 @@ class WorkerPool:
 
     def _run(self, number: int) -> None:
         try:
-            self._work(f"w{number}")
+            self._work(f"{self._order.label}w{number}")
         except BaseException as error:  # noqa: BLE001 - a worker must always report its end
             self._fail_run(as_rivet_error(error))
         finally:
@@ -123,6 +144,11 @@ class WorkerPool:
     def _fail_run(self, error: RivetError) -> None:
         with self._lock:
             self.errors.append(error)
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Claim nothing more: what is wrong is wrong for every unit."""
+        self.broke_off = True
         self._stop.set()
         self.pacer.end()
 
@@ -133,6 +159,7 @@ class WorkerPool:
             self._readers.append(reader)
         self.pacer.add(reader)
         behind: UnitStream | None = None  # the unit before, which may still be written
+        idle = _IDLE_S
         try:
             while not self._stop.is_set():
                 order.keeper.check()
@@ -140,23 +167,46 @@ class WorkerPool:
                 with self.pacer.turn() as may_begin:
                     if not may_begin:
                         return
-                    claim = order.state.claim(order.run_id, worker, order.keeper.lease, only=order.only)
+                    claim = self._patiently(lambda: self._claim(worker))
                     if claim is not None:
+                        idle = _IDLE_S
                         behind = self._attempt(claim, reader, behind)
                         continue
                 # a unit may wait for its next attempt, or one that is under way may yet fail
-                if not order.state.has_claimable_later(order.run_id, only=order.only):
+                if not self._patiently(
+                    lambda: order.state.has_claimable_later(order.run_id, only=order.only)
+                ):
                     return
-                self._await_settled(seen)
+                self._await_settled(seen, idle)
+                if order.shared:
+                    idle = min(_IDLE_MOST_S, idle * random.uniform(1.2, 1.6))  # noqa: S311 - spreads them
         finally:
             reader.close()
             if behind is not None:
                 behind.join()
 
-    def _await_settled(self, seen: int) -> None:
+    def _claim(self, worker: str) -> Claim | None:
+        order = self._order
+        return order.state.claim(
+            order.run_id, worker, order.keeper.lease, only=order.only, ttl_s=order.keeper.claim_ttl_s
+        )
+
+    def _patiently(self, ask: Callable[[], _T]) -> _T:
+        """``ask`` the state, again and again while it is away, for as long as the lease would last."""
+        pause = _AWAY_S
+        while True:
+            try:
+                return ask()
+            except TransientError as error:
+                if error.code != "RIVET_STATE_UNAVAILABLE" or self._stop.wait(pause):
+                    raise
+            self._order.keeper.check()
+            pause = min(_AWAY_MOST_S, pause * 2)
+
+    def _await_settled(self, seen: int, seconds: float) -> None:
         """Until more than ``seen`` attempts are settled, or for a while."""
         with self._ended:
-            self._ended.wait_for(lambda: self._settled != seen, _IDLE_S)
+            self._ended.wait_for(lambda: self._settled != seen or self._stop.is_set(), seconds)
 
     def _attempt(self, claim: Claim, reader: UnitReader, behind: UnitStream | None) -> UnitStream:
         """One attempt at one unit: read here, encoded, published and committed on the stream's thread."""
@@ -173,8 +223,12 @@ class WorkerPool:
             with held:
                 self._settle(claim, outcome, reader, started)
 
+        def verify() -> None:
+            order.keeper.check()
+            self._patiently(lambda: order.state.confirm_claim(claim, order.keeper.lease))
+
         sink = UnitSink(
-            order.store,
+            order.store.guarded(verify),
             order.options,
             order.new_writer,
             name,
@@ -204,6 +258,10 @@ class WorkerPool:
                 if isinstance(outcome, BaseException):
                     raise outcome
                 self._commit(claim, outcome, time.monotonic() - started)
+            except BusyError as error:
+                if isinstance(outcome, list):
+                    self._retract(claim, outcome)
+                self._record_failure(claim, error)
             except Exception as error:  # noqa: BLE001 - every failure of a unit is classified and recorded
                 self._record_failure(claim, reader.classify(error))
         except BaseException as error:  # noqa: BLE001 - a thread must not die unseen
@@ -215,14 +273,17 @@ class WorkerPool:
     def _commit(self, claim: Claim, parts: list[Part], seconds: float) -> None:
         order = self._order
         order.keeper.check()
-        order.state.commit_unit(
-            claim,
-            parts,
-            order.keeper.lease,
-            seconds=seconds,
-            file_format=order.options.format,
-            compression=order.options.codec or "none",
+        self._patiently(
+            lambda: order.state.commit_unit(
+                claim,
+                parts,
+                order.keeper.lease,
+                seconds=seconds,
+                file_format=order.options.format,
+                compression=order.options.codec or "none",
+            )
         )
+        self._in_a_row = 0
         fault_point("after_unit_commit")
         self._events.put(
             UnitCommitted(
@@ -236,39 +297,57 @@ class WorkerPool:
             )
         )
 
+    def _retract(self, claim: Claim, parts: list[Part]) -> None:
+        """The commit was refused: move aside what is now of no use, unless an attempt at it came through."""
+        with contextlib.suppress(RivetError):
+            if not self._order.state.is_committed(claim):
+                for part in parts:
+                    self._order.store.retract(part.path, claim.run_id)
+
     def _record_failure(self, claim: Claim, error: RivetError) -> None:
         order = self._order
         stopping = self._stop.is_set()
         if error.code == "RIVET_STATE_LEASE_LOST":
             raise error
+        if error.code == "RIVET_STATE_CLAIM_LOST":
+            self._events.put(RunNote(f"{error.message}; what this one read does not count"))
+            return
         error.unit = claim.unit.index
         counted = self._counts(error, claim)
         final = not error.retryable or (claim.last_try and counted)
         wait = backoff_s(claim.tries, order.retry_backoff_ms, error) if counted else 0.0
         record = error_object(error, with_message=False)
         # the pause is the unit's, not the worker's: other units go on meanwhile
-        order.state.fail_unit(
-            claim,
-            record,
-            order.keeper.lease,
-            final=final and not stopping,
-            retry_after_s=wait,
-            counted=counted,
-        )
+        try:
+            self._patiently(
+                lambda: order.state.fail_unit(
+                    claim,
+                    record,
+                    order.keeper.lease,
+                    final=final and not stopping,
+                    retry_after_s=wait,
+                    counted=counted,
+                )
+            )
+        except BusyError as refused:
+            if refused.code != "RIVET_STATE_CLAIM_LOST":
+                raise
+            self._events.put(RunNote(f"{refused.message}; here it failed: {error.code}"))
+            return
         if stopping:
             return
         if not counted:
             self._events.put(RunNote(f"unit {claim.unit.index}: {error.message}"))
             return
         self._events.put(UnitFailed(claim.unit, error, claim.attempt, final))
-        if error.code in PLAN_IS_STALE:
+        self._in_a_row += 1
+        if error.code in PLAN_IS_STALE or self._in_a_row == order.gives_up_after:
             self._fail_run(error)
         elif final:
             with self._lock:
                 self.errors.append(error)
             if error.stops_run:
-                self._stop.set()
-                self.pacer.end()
+                self._break_off()
         else:
             self._events.put(RunNote(f"unit {claim.unit.index}: {error.code}, next attempt in {wait:.1f} s"))
 

@@ -21,10 +21,12 @@ from rivet_dagster.engine.state.liveness import ProcessIdentity, current_process
 from rivet_dagster.engine.state.models import Claim, Lease, LeaseInfo
 
 DEFAULT_TTL_S: Final = 30.0
+#: A claim of a run with one process outlives pauses of it; nobody else waits for the unit.
+DEFAULT_CLAIM_TTL_S: Final = 300.0
 
 
 _LEASE_COLUMNS: Final = "lease_key, holder, token, expires_at, host, pid, pid_start, boot_id"
-_IS_NEWEST: Final = """
+IS_NEWEST: Final = """
     state_lease.lease_key = :fence_key AND state_lease.token = :fence_token
     AND state_lease.holder IS NOT NULL"""
 _ADD_FREE: Final = f"""
@@ -36,7 +38,7 @@ _TAKE: Final = """
     SET holder = :holder, token = :token, expires_at = :now + :ttl_ms,
         host = :host, pid = :pid, pid_start = :pid_start, boot_id = :boot_id
     WHERE lease_key = :key"""
-_RENEW: Final = f"UPDATE state_lease SET expires_at = :now + :ttl_ms WHERE {_IS_NEWEST}"
+_RENEW: Final = f"UPDATE state_lease SET expires_at = :now + :ttl_ms WHERE {IS_NEWEST}"
 _RELEASE: Final = """
     UPDATE state_lease SET holder = NULL, expires_at = 0
     WHERE lease_key = :fence_key AND token = :fence_token"""
@@ -51,7 +53,7 @@ def fence(dialect: Dialect) -> str:
     On PostgreSQL it locks the lease's row until the transaction ends, which keeps a successor
     waiting (it asks for FOR UPDATE) and lets renewals and other workers' commits pass.
     """
-    return f"EXISTS (SELECT 1 FROM state_lease WHERE {_IS_NEWEST}{dialect.key_share})"
+    return f"EXISTS (SELECT 1 FROM state_lease WHERE {IS_NEWEST}{dialect.key_share})"
 
 
 def fence_params(lease: Lease) -> dict[str, Any]:
@@ -162,12 +164,17 @@ def _read(connection: Connection, key: str, *, lock: str = "") -> Row | None:
 
 
 def _live_holder(row: Row) -> LeaseInfo | None:
-    left_ms = row.expires_at - row.server_now
-    if row.holder is None or left_ms <= 0:
+    if not is_live(row):
         return None
-    if ProcessIdentity(row.host, row.boot_id, row.pid, row.pid_start).is_dead():
-        return None
-    return LeaseInfo(row.lease_key, row.holder, row.token, left_ms / 1000, row.host, row.pid)
+    left_s = (row.expires_at - row.server_now) / 1000
+    return LeaseInfo(row.lease_key, row.holder, row.token, left_s, row.host, row.pid)
+
+
+def is_live(row: Row) -> bool:
+    """Whether a row of ``state_lease`` with ``server_now`` is held, by what may be alive, and in time."""
+    if row.holder is None or row.expires_at <= row.server_now:
+        return False
+    return not ProcessIdentity(row.host, row.boot_id, row.pid, row.pid_start).is_dead()
 
 
 def _still_busy(info: LeaseInfo, wait_s: float) -> BusyError:
@@ -186,13 +193,18 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, store: LeaseStore, lease: Lease, *, interval_s: float | None = None, claim_ttl_s: float = 300.0
+        self,
+        store: LeaseStore,
+        lease: Lease,
+        *,
+        interval_s: float | None = None,
+        claim_ttl_s: float = DEFAULT_CLAIM_TTL_S,
     ) -> None:
         self.lease = lease
+        self.claim_ttl_s = claim_ttl_s
         self.lost = threading.Event()
         self._store = store
         self._interval_s = interval_s if interval_s is not None else lease.ttl_s / 3
-        self._claim_ttl_s = claim_ttl_s
         self._claims: set[tuple[str, int, int]] = set()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -240,19 +252,29 @@ class LeaseKeeper:
     def _overdue(self) -> bool:
         return time.monotonic() - self._renewed_at >= self.lease.ttl_s
 
+    def _touch(self) -> None:
+        self._store.renew(self.lease)
+
     def _renew(self) -> None:
         started = time.monotonic()
         try:
-            self._store.renew(self.lease)
+            self._touch()
             self._renewed_at = started
             with self._lock:
                 claims = tuple(self._claims)
-            extend_claims(self._store._db, claims, self._claim_ttl_s)
+            extend_claims(self._store._db, claims, self.claim_ttl_s)
         except RivetError as error:
             # whatever the trouble is, it may pass, until the time that we were given has
             if self._overdue() or error.code == "RIVET_STATE_LEASE_LOST":
                 self._reason = error
                 self.lost.set()
+
+
+class GuestKeeper(LeaseKeeper):
+    """Keeps claims alive under a lease that another process holds and renews."""
+
+    def _touch(self) -> None:
+        self._store.confirm(self.lease)
 
 
 def extend_claims(database: Database, claims: tuple[tuple[str, int, int], ...], ttl_s: float) -> None:

@@ -140,7 +140,7 @@ class RunStore:
     def parts(self, run_id: str) -> tuple[PartRow, ...]:
         """The parts of a run, carried ones too, by unit and name."""
         with self._db.single() as connection:
-            return tuple(_part_row(row) for row in connection.rows(_PARTS, run=run_id))
+            return tuple(part_row(row) for row in connection.rows(_PARTS, run=run_id))
 
     def all_part_names(self, export: str, prefix: str) -> dict[str, tuple[str, RunStatus]]:
         """Every recorded part under ``prefix``: file name -> the last run that has it, and its status."""
@@ -309,7 +309,7 @@ def _carried(header: RunHeader, part: PartRow) -> dict[str, Any]:
     }
 
 
-def _part_row(row: Row) -> PartRow:
+def part_row(row: Row) -> PartRow:
     return PartRow(
         run_id=row.run_id,
         export_name=row.export_name,

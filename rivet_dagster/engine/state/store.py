@@ -13,11 +13,12 @@ from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.migrate import migrate
 from rivet_dagster.engine.state.models import Claim
 from rivet_dagster.engine.state.runs import RunStore
+from rivet_dagster.engine.state.sharing import SharingStore
 from rivet_dagster.engine.state.unit_statements import UnitStatements
 from rivet_dagster.engine.state.units import UnitStore
 
 
-class StateStore(LeaseStore, UnitStore, RunStore, ExportStore):
+class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
     """Leases, units, runs and what outlives them. Threads share one; each process opens its own.
 
     Every method raises the error tree only: TransientError (RIVET_STATE_UNAVAILABLE) when the state

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from rivet_dagster.engine.state.connection import Dialect
-from rivet_dagster.engine.state.lease import fence
+from rivet_dagster.engine.state.lease import IS_NEWEST, fence
 
 WORK_UNIT: Final = "chunk_index, kind, partition_key, spec_json, start_key, end_key, est_rows"
 
@@ -55,6 +55,9 @@ class UnitStatements:
         self.claim = _claim(dialect)
         self.claim_only = _claim(dialect, f"AND {dialect.among('candidate.chunk_index', 'only')}")
         closing = f"WHERE {_IS_CLAIM} AND status = 'running' AND {fence(dialect)}"
+        self.claim_stands = f"""
+            SELECT EXISTS (SELECT 1 FROM chunk_task WHERE {_IS_CLAIM} AND status = 'running')
+                AND EXISTS (SELECT 1 FROM state_lease WHERE {IS_NEWEST})"""
         self.complete = f"""
             UPDATE chunk_task
             SET status = 'completed', claim_expires_at = NULL, updated_at = :now, last_error_json = NULL,

@@ -6,16 +6,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from rivet_dagster.engine.errors import CrashedError, error_object
+from rivet_dagster.engine.errors import BusyError, CrashedError, error_object
 from rivet_dagster.engine.plan.units import Part, PartStats, UnitKind, WorkUnit
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.state.connection import Connection, Row, insertion
 from rivet_dagster.engine.state.database import Database
-from rivet_dagster.engine.state.lease import check_fence, fence_params, lease_lost
+from rivet_dagster.engine.state.lease import DEFAULT_CLAIM_TTL_S, check_fence, fence_params
 from rivet_dagster.engine.state.models import Claim, JournalEvent, Lease, RunProgress, UnitRow
 from rivet_dagster.engine.state.unit_statements import WORK_UNIT, UnitStatements
-
-DEFAULT_CLAIM_TTL_S: Final = 300.0
 
 _UNITS: Final = f"""
     SELECT {WORK_UNIT}, status, attempts, rows_written, bytes, seconds, last_error_json, is_final, claimed_by
@@ -37,7 +35,7 @@ class UnitStore:
     def units(self, run_id: str) -> tuple[UnitRow, ...]:
         """Every unit of a run, by index."""
         with self._db.single() as connection:
-            return tuple(_unit_row(row) for row in connection.rows(_UNITS, run=run_id))
+            return tuple(unit_row(row) for row in connection.rows(_UNITS, run=run_id))
 
     def retries(self, run_id: str) -> int:
         """Attempts at the run's units beyond the first of each; those before a ``requeue`` do not count."""
@@ -108,9 +106,9 @@ class UnitStore:
     ) -> None:
         """Record the parts of a unit and complete it: all of it, or nothing (I2, I5).
 
-        The parts are at the destination already. Refused with BusyError (RIVET_STATE_LEASE_LOST)
-        when the lease or the claim has passed to another. Committing a second time what was
-        committed (its answer got lost) changes nothing.
+        The parts are at the destination already. Refused with BusyError when another has the lease
+        (RIVET_STATE_LEASE_LOST) or the unit (RIVET_STATE_CLAIM_LOST) by now. Committing a second time
+        what was committed (its answer got lost) changes nothing.
         """
         rows = _part_rows(claim, parts, file_format, compression)
         figures = {
@@ -148,6 +146,21 @@ class UnitStore:
         with self._db.transaction() as connection:
             if self._close_claim(connection, "failed", claim, lease, figures):
                 add_events(connection, claim.run_id, events)
+
+    def confirm_claim(self, claim: Claim, lease: Lease) -> None:
+        """Raise BusyError, as ``commit_unit`` would, unless ``claim`` and ``lease`` stand at this moment."""
+        identity = {"run": claim.run_id, "index": claim.unit.index, "claim": claim.token}
+        with self._db.single() as connection:
+            if connection.scalar(self._statements.claim_stands, **identity, **fence_params(lease)):
+                return
+            check_fence(connection, lease)
+        raise claim_lost(claim)
+
+    def is_committed(self, claim: Claim) -> bool:
+        """Whether this very claim completed its unit."""
+        identity = {"run": claim.run_id, "index": claim.unit.index, "claim": claim.token}
+        with self._db.single() as connection:
+            return bool(connection.scalar(self._statements.claim_status, **identity) == "completed")
 
     def has_claimable_later(self, run_id: str, *, only: Collection[int] | None = None) -> bool:
         """A unit (of ``only``) may yet be given out: it is pending, waits, or its worker may fail."""
@@ -187,13 +200,22 @@ class UnitStore:
         check_fence(connection, lease)
         if connection.scalar(self._statements.claim_status, **identity) == status:
             return False
-        raise lease_lost(lease)
+        raise claim_lost(claim)
 
     def _give_up_abandoned(self, connection: Connection, run_id: str) -> None:
         """Units whose last allowed worker vanished are failed; else nobody would ever finish them."""
         if connection.scalar(self._statements.has_abandoned, run=run_id):
             found = error_object(CrashedError("its worker vanished"), with_message=False)
             connection.execute(self._statements.give_up, run=run_id, error=json.dumps(found))
+
+
+def claim_lost(claim: Claim) -> BusyError:
+    return BusyError(
+        f"unit {claim.unit.index} of run {claim.run_id} has passed from {claim.worker} "
+        f"(claim {claim.token}) to another worker",
+        code="RIVET_STATE_CLAIM_LOST",
+        unit=claim.unit.index,
+    )
 
 
 def release_running(connection: Connection, run_id: str) -> int:
@@ -283,7 +305,7 @@ def _work_unit(row: Row) -> WorkUnit:
     )
 
 
-def _unit_row(row: Row) -> UnitRow:
+def unit_row(row: Row) -> UnitRow:
     return UnitRow(
         unit=_work_unit(row),
         status=row.status,

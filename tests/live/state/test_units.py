@@ -165,7 +165,7 @@ def test_expired_claim_passes_on_and_its_worker_is_refused(store: StateStore) ->
     assert (successor.unit, successor.attempt, successor.tries) == (stalled.unit, 2, 2)
     with pytest.raises(BusyError) as caught:
         commit(store, stalled, lease)
-    assert caught.value.code == "RIVET_STATE_LEASE_LOST"
+    assert caught.value.code == "RIVET_STATE_CLAIM_LOST"
     with pytest.raises(BusyError):
         store.fail_unit(stalled, TRANSIENT, lease, final=True)
     assert store.parts("r1") == ()

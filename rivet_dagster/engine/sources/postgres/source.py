@@ -100,17 +100,20 @@ class PostgresSource:
             raise
 
     def readers(
-        self, planner: PostgresPlanner, file_format: str, options: ReadOptions
+        self, planner: PostgresPlanner, file_format: str, options: ReadOptions, *, snapshot: str | None = None
     ) -> Callable[[], PostgresReader]:
         """A factory for the workers' readers. What it needs of the planner is asked here, once, because
-        a connection serves one thread."""
+        a connection serves one thread.
+
+        snapshot: one that another process holds and every unit is read from; else the planner's own.
+        """
         order = ReadOrder(
             self.export,
             planner.origin,
             read_columns(planner.facts.columns, file_format),
             planner.shape(file_format),
             options,
-            planner.snapshot_id(),
+            snapshot or planner.snapshot_id(),
             planner.oids(),
             planner._server.in_recovery,
         )
