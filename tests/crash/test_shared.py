@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -169,6 +170,20 @@ def test_a_guest_leads_when_the_lead_is_gone(
         assert lead.wait() == 2, lead.log
         assert "RIVET_STATE_LEASE_LOST" in lead.log
     assert Reader(this.project.prefix).picture() == before
+
+
+def test_a_successor_that_dies_before_it_invites_anybody_is_followed_too(
+    crew: Callable[[Mode], Crew], orders: pa.Table
+) -> None:
+    this = crew(RANGE)
+    first, second = this.guest(RIVET_TEST_CRASH_AT="after_plan"), this.guest()
+    lead = this.lead(RIVET_TEST_PAUSE_AT="before_finalize")
+    lead.await_stopped()  # so both guests have joined, or never will
+    os.kill(second.pid, signal.SIGSTOP)
+    assert first.wait() == -signal.SIGKILL, first.log
+    second.resume()
+    assert second.wait() == 0, second.log
+    check(this, orders)
 
 
 def test_page_ranges_are_not_gone_on_with_when_the_holder_of_their_snapshot_died(

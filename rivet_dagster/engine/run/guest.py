@@ -49,12 +49,15 @@ class Guest:
     ) -> Invitation | None:
         """The invitation to a run that is led now; None after ``wait_s`` seconds, or when ``is_over``.
 
-        after: that run has lost its lead; None as well once it is complete.
+        after: that run has lost its lead; None as well once it is complete, and an invitation that is
+        orphaned when its next lead is gone too.
         """
         deadline = time.monotonic() + wait_s
         while True:
             found = self._invitation()
             if found is not None and found.standing == "led":
+                return found
+            if found is not None and found.standing == "orphaned" and found.run_id == after:
                 return found
             if is_over() or (after is not None and self._is_done(after)) or time.monotonic() >= deadline:
                 return None
@@ -156,8 +159,9 @@ def assist(
     if invited is None:
         return False
     while invited is not None:
-        for event in guest.work(invited):
-            tell(event)
+        if invited.standing == "led":
+            for event in guest.work(invited):
+                tell(event)
         ending = guest.await_end(invited)
         if ending == "over":
             return True

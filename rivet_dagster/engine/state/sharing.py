@@ -118,8 +118,8 @@ class SharingStore:
 
 
 def _standing(row: Row, lease: Lease) -> str:
-    if row.token != lease.token:
-        return "passed"
     if row.holder is None:
         return "ended"
-    return "led" if is_live(row) else "orphaned"
+    if not is_live(row):  # also a successor that died before it invited anybody
+        return "orphaned"
+    return "led" if row.token == lease.token else "passed"
