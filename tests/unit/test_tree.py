@@ -69,6 +69,21 @@ def test_clients_of_stores_are_loaded_for_stores_alone() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
+def test_frozen_records_of_the_engine_are_structs() -> None:
+    """ADR 0041. A field that is hidden from the repr needs a dataclass."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in modules(PACKAGE / "engine")
+        for name, body in re.findall(
+            r"^@dataclass\(frozen=True.*\)\nclass (\w+)((?:.*\n(?!\S))*)",
+            path.read_text("utf-8"),
+            re.MULTILINE,
+        )
+        if "repr=False" not in body
+    ]
+    assert found == []
+
+
 def test_assets_hold_no_extraction() -> None:
     below = ("psycopg", "pyarrow")
     found = [

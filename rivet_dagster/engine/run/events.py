@@ -48,8 +48,8 @@ RunEvent = UnitCommitted | UnitFailed | RunNote
 class AlreadyAppliedError(Exception):
     """The run that was asked for is complete, or given up. Nothing failed: there is nothing left to do."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id} is over")
+    def __init__(self, run_id: str, what: str = "is over") -> None:
+        super().__init__(f"run {run_id} {what}")
         self.run_id = run_id
 
 

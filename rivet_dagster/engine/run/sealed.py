@@ -101,7 +101,7 @@ class SealedPlan(Struct, frozen=True):
         """Raise AlreadyAppliedError once a run of it is complete."""
         for run_id, status in state.runs_with_event(self.export, self.event):
             if status == "completed":
-                raise AlreadyAppliedError(run_id)
+                raise AlreadyAppliedError(run_id, "applied the plan")
 
     def began(self, state: StateStore, run_id: str) -> bool:
         """Whether ``run_id`` is a run of this plan."""
