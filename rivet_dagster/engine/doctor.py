@@ -12,11 +12,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct
 
 from rivet_dagster.engine.destinations.local import destination_faults
 from rivet_dagster.engine.errors import (
@@ -44,8 +45,7 @@ _LOW_SPACE: Final = GIB
 _NO_SPACE: Final = 64 * MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """name: what was looked at. fix: what to do, None when it is well. error: of a failed check."""
 
     name: str

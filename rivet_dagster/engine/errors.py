@@ -18,8 +18,9 @@ SQLSTATE, never by a message, which may hold a user's names (seed ADR-0039, D1 a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
+
+from msgspec import Struct
 
 from rivet_dagster.engine.redact import redact
 
@@ -50,8 +51,7 @@ EXIT_CODE: Final[dict[str, int | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CodeEntry:
+class CodeEntry(Struct, frozen=True):
     """One stable code: what kind of failure it is and what a person does about it."""
 
     kind: Kind

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import REGISTRY, Kind
 
@@ -22,8 +23,7 @@ MEANING: dict[Kind, tuple[str, str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     code: str
     kind: Kind
     action: str
@@ -41,12 +41,15 @@ def render() -> str:
         "# Error codes",
         "",
         "Made from the registry by `python -m rivet_dagster.engine.errors_doc --write`. A failed step has "
-        "the code, its class and `retryable` in its metadata; the text is in the run's log only.",
+        "the code, its class and `retryable` in its metadata; the text is in the run's log only. "
+        "[runbook.md](runbook.md) says of each code what happened and what to look at.",
     ]
     for kind, (code, retried, words) in MEANING.items():
         lines += ["", f"## {kind}", "", f"{words} Exit code {code}; retried: {retried}.", ""]
         lines += ["| code | what to do |", "|---|---|"]
-        lines += [f"| `{r.code}` | {r.action} |" for r in rows() if r.kind == kind]
+        lines += [
+            f"| [`{r.code}`](runbook.md#{r.code.lower()}) | {r.action} |" for r in rows() if r.kind == kind
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
@@ -54,8 +55,7 @@ def part_name(run_id: str, unit: int, attempt: int, part: int, extension: str) -
     return f"{sanitize(run_id)}-u{unit:05d}-a{attempt}-p{part:03d}.{extension}"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedName:
+class OwnedName(Struct, frozen=True):
     """A file name that this export's runs could have written."""
 
     name: str

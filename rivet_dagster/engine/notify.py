@@ -10,10 +10,11 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from rivet_dagster.config.notifications import EVENTS, Event, SlackConfig
 from rivet_dagster.config.resolved import is_local
@@ -26,8 +27,7 @@ _LISTED: Final = 20
 _COLOR: Final[dict[Event, str]] = {"failure": "danger", "schema_change": "warning", "degraded": "warning"}
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """What happened to one export. run_id: the engine's run, empty when it had none."""
 
     export: str
@@ -36,8 +36,7 @@ class Notice:
     run_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """Whether a message arrived; ``why`` not, without a word of its address."""
 
     ok: bool

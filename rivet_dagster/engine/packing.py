@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from rivet_dagster.engine.errors import RivetError
 
 if TYPE_CHECKING:
@@ -29,8 +31,7 @@ _OTHER_SESSIONS: Final = 2
 _LAST_WAVE: Final = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """Figures of an export's last run that succeeded. ``seconds`` of a failed one is a floor.
 
     None: not known.
@@ -41,8 +42,7 @@ class Past:
     peak_mb: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(Struct, frozen=True):
     """What running an export is expected to take. measured: by its own past, not guessed."""
 
     name: str
@@ -58,8 +58,7 @@ class Need:
         return (_LAST_WAVE if self.wave is None else self.wave, -self.seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """What all running exports may hold together. None: no limit."""
 
     connections: int | None = None

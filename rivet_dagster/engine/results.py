@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import RivetError, error_object, representative
 from rivet_dagster.engine.names import manifest_copy

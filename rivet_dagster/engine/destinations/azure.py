@@ -6,7 +6,6 @@ import asyncio
 import base64
 import io
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qs
@@ -17,6 +16,7 @@ from azure.core import exceptions as azure
 from azure.storage.blob import BlobBlock, ContentSettings
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
+from msgspec.structs import replace
 
 from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
 from rivet_dagster.engine.destinations.bucket import (

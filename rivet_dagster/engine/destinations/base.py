@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import TransientError
 from rivet_dagster.engine.names import NameMatcher
 
 
-@dataclass(frozen=True, slots=True)
-class DestinationCapabilities:
+class DestinationCapabilities(Struct, frozen=True):
     """ADR-0004's write contract as data.
 
     conditional_writes: the store itself refuses to replace an object that is not the one expected; so
@@ -27,15 +27,13 @@ class DestinationCapabilities:
     conditional_writes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(Struct, frozen=True):
     name: str  # relative to the prefix, '/' as separator
     size: int  # bytes
     md5: str = ""  # base64 of the bytes' MD5 as the store took it, "" where a listing does not tell
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """Something that an unfinished write has left at the destination, invisible to readers."""
 
     name: str

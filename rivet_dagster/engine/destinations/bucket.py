@@ -6,9 +6,10 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
 from rivet_dagster.engine.errors import EnvironmentFault, TransientError, UsageError
@@ -28,8 +29,7 @@ class NoObjectError(Exception):
     """There is no object of that key."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """An object as the service describes it.
 
     version: what a conditional request compares, "" in listings of services that do not tell. md5: base64,
@@ -42,8 +42,7 @@ class Entry:
     md5: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """An object that is sent in pieces. id: the service's. size: bytes of the whole."""
 
     key: str
@@ -51,8 +50,7 @@ class Upload:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """One piece of an upload. number: from 1. offset: where it starts. tag: what the service answered."""
 
     number: int

@@ -8,7 +8,6 @@ import io
 import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -19,6 +18,8 @@ import yarl
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 from gcsfs.core import GCSFileSystem
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rivet_dagster.engine.destinations.base import DestinationCapabilities
 from rivet_dagster.engine.destinations.bucket import (
@@ -60,8 +61,7 @@ _GO_ON: Final = 308
 _FIELDS: Final = "nextPageToken,items(name,size,generation,md5Hash)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     status: int
     headers: Mapping[str, str]
     body: bytes

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import ConflictError, Staged, StoredObject

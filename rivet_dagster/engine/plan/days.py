@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import ConfigError, RefusalError
 from rivet_dagster.engine.plan.guards import key_fix, refuse_scan, require_column, wrong_kind

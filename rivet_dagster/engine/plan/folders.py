@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import RefusalError, UsageError
 from rivet_dagster.engine.names import NULL_KEY, hive_folder
@@ -36,8 +38,7 @@ _KEYS: Final = {
 _SHOWN: Final = {"day": 10, "month": 7, "year": 4}  # characters of an ISO date
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(Struct, frozen=True):
     """One folder: the rows of a day, month or year in UTC; first None: those without a value.
 
     cuts: values of the column between which it is read in pieces.

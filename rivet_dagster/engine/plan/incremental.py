@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine.plan.guards import refuse_scan, require_column, require_order
 from rivet_dagster.engine.plan.pieces import one_statement, window_pieces

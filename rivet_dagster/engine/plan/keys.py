@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import ConfigError
 from rivet_dagster.engine.plan.guards import (

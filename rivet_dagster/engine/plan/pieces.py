@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine.plan import sizing
 from rivet_dagster.engine.plan.guards import mean_row_bytes

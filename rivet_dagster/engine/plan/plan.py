@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.base import Planner
@@ -15,8 +17,7 @@ ACCUMULATING = frozenset({"incremental", KEYSET_INCREMENTAL})
 MAX_PARTITIONS = 500  # each costs 40 to 75 ms of Dagster events
 
 
-@dataclass(frozen=True, slots=True)
-class CursorWindow:
+class CursorWindow(Struct, frozen=True):
     """(low, high] of a run with a cursor, named by its identity; low None: a first run."""
 
     column: str
@@ -25,8 +26,7 @@ class CursorWindow:
     high: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """consistency: ``snapshot`` (all units read one snapshot) or ``chunk`` (each its own).
 
     resumable: the units mean the same in a later snapshot. skip_reason: there is nothing to do.

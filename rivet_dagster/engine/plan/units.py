@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 V = TypeVar("V")
 
@@ -21,8 +22,7 @@ class UnitKind(StrEnum):
     WINDOW = "window"  # (watermark, bound] of a cursor
 
 
-@dataclass(frozen=True, slots=True)
-class WorkUnit:
+class WorkUnit(Struct, frozen=True):
     """A part of an export that is read, written and committed as one.
 
     index: position in the plan, from 0. partition: the Dagster partition that shows it. spec: JSON
@@ -55,8 +55,7 @@ class WorkUnit:
         return f"chunk {self.index} [{self.start_key or ''}..{self.end_key or ''}]"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Where the values of a stretch of rows lie: numbers, or the first 16 bytes of others as a number.
 
     low and high are not below and not above any of them. rising: each value is greater than the one
@@ -82,8 +81,7 @@ def _following(one: Span | None, other: Span | None) -> Span | None:
     return one.joined(other) if one and other else one or other
 
 
-@dataclass(frozen=True, slots=True)
-class PartStats:
+class PartStats(Struct, frozen=True):
     """Figures of a part's rows by column name; a column that was not measured is not there.
 
     nulls: NULL cells. widths: bytes of the longest text or binary. nulled: values that no type of the
@@ -120,8 +118,7 @@ class PartStats:
         return cls(found.get("nulls", {}), found.get("widths", {}), found.get("nulled", {}), spans)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A finished file at the destination. path: relative to the export's prefix. size in bytes.
 
     fingerprint: ``xxh3:<16 hex>`` of the file's bytes. checksums: column -> order-free sum of cell

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from rivet_dagster.engine.errors import SchemaDriftError
 from rivet_dagster.engine.types.decision import Column
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 WIDTH_FACTOR: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """What changed. Names of columns; wider: name -> (bytes of the longest value now, and so far)."""
 
     added: tuple[str, ...] = ()

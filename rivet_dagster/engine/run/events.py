@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.types.decision import Column
 
 
-@dataclass(frozen=True, slots=True)
-class UnitCommitted:
+class UnitCommitted(Struct, frozen=True):
     """The unit is durable: its parts are published and the state transaction is done.
 
     carried: it was completed by an earlier attempt or run and is only reported again.
@@ -27,8 +27,7 @@ class UnitCommitted:
     carried: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFailed:
+class UnitFailed(Struct, frozen=True):
     """An attempt failed. final: the attempts are used up, or the error cannot be retried."""
 
     unit: WorkUnit
@@ -37,8 +36,7 @@ class UnitFailed:
     final: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RunNote:
+class RunNote(Struct, frozen=True):
     """A line for the log."""
 
     text: str
@@ -50,13 +48,12 @@ RunEvent = UnitCommitted | UnitFailed | RunNote
 class AlreadyAppliedError(Exception):
     """The run that was asked for is complete, or given up. Nothing failed: there is nothing left to do."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(f"run {run_id} is over")
+    def __init__(self, run_id: str, what: str = "is over") -> None:
+        super().__init__(f"run {run_id} {what}")
         self.run_id = run_id
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True):
     """units: all of the run. outstanding: indexes that this session will execute.
 
     partitions: distinct Dagster partition keys in plan order. strategy and reason: for people.
@@ -74,8 +71,7 @@ class RunPlan:
     consistency: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
+class Cleared(Struct, frozen=True):
     """Files that were in the folder beside the run's own, and are of no run that still counts.
 
     superseded: parts of complete runs that this one replaced; orphaned: what attempts that came to
@@ -87,8 +83,7 @@ class Cleared:
     untracked: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True):
     """How a run ended. bytes: of the finished files. seconds: of this session.
 
     warnings: what its end found and a person should see; lines that no event told before. details:

@@ -6,9 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.local import destination_faults
@@ -67,8 +70,7 @@ class _Folders:
     sidecars: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class Finalizer:
+class Finalizer(Struct, frozen=True):
     """Ends one run. Every step may be repeated: a run killed between two of them is finished later."""
 
     state: StateStore

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import Struct
+
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.memory import resident_bytes
 from rivet_dagster.engine.sources.base import Sighting, SourceWatch, UnitReader
@@ -67,8 +69,7 @@ class Governor:
         return self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class PaceRules:
+class PaceRules(Struct, frozen=True):
     """parallel: workers at most. min_parallel: at least, None when the number is fixed.
     memory_bytes: of the process, above which no unit begins beside another; 0: any.
     patience_s: see ``PATIENCE_S``; 0: that."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import RivetError, error_object
 from rivet_dagster.engine.plan.guarantees import cursor_notes
@@ -25,8 +26,7 @@ _SHOWN = 10
 _PATIENCE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Struct, frozen=True):
     """The plan of a fresh run. warnings: what a person should look at before the first run."""
 
     export: ExportConfig

@@ -7,10 +7,10 @@ marker or cursor ever speaks of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import IntegrityError
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 Status = Literal["pass", "warn", "fail"]
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
+class GateResult(Struct, frozen=True):
     """One gate. limit and found: the figures that were compared."""
 
     gate: str
@@ -42,11 +41,10 @@ class GateResult:
         return f"{self.gate}{of}: {self.found:g}, limit {self.limit:g}{self.note}"
 
     def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-@dataclass(frozen=True, slots=True)
-class QualityReport:
+class QualityReport(Struct, frozen=True):
     results: tuple[GateResult, ...] = ()
 
     @property

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.errors import RefusalError, UsageError
@@ -31,8 +32,7 @@ class Next(Enum):
     ABANDON = "abandon"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     next: Next
     reason: str
 
@@ -76,8 +76,7 @@ def cursor_to_go_on(state: StateStore, export: ExportConfig, prefix: str, stream
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Repeatable:
+class Repeatable(Struct, frozen=True):
     """A complete run whose units can be run again, each alone. window: of its cursor, None without one."""
 
     run: RunHeader

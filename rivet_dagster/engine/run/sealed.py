@@ -12,10 +12,11 @@ import itertools
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from rivet_dagster import __version__
 from rivet_dagster.engine.errors import InternalError, RefusalError, SchemaDriftError, UsageError
@@ -43,8 +44,7 @@ _LARGEST: Final = 256 << 20
 _LASTING: Final = frozenset({UnitKind.RANGE, UnitKind.KEY, UnitKind.SPAN, UnitKind.NULLS, UnitKind.WINDOW})
 
 
-@dataclass(frozen=True, slots=True)
-class SealedPlan:
+class SealedPlan(Struct, frozen=True):
     """What a plan file says. state: where its cursor was read. cuts_again: its units are not kept.
 
     forced: a person wants it applied though it is old, or though a run was made since.
@@ -101,7 +101,7 @@ class SealedPlan:
         """Raise AlreadyAppliedError once a run of it is complete."""
         for run_id, status in state.runs_with_event(self.export, self.event):
             if status == "completed":
-                raise AlreadyAppliedError(run_id)
+                raise AlreadyAppliedError(run_id, "applied the plan")
 
     def began(self, state: StateStore, run_id: str) -> bool:
         """Whether ``run_id`` is a run of this plan."""
@@ -155,7 +155,7 @@ def seal(engine: Engine, name: str, *, now: datetime | None = None) -> tuple[str
         "skip_reason": plan.skip_reason,
         "est_rows": facts.est_rows,
         "columns": [column.as_json() for column in facts.columns],
-        "cursor": plan.cursor and {f: getattr(plan.cursor, f) for f in CursorWindow.__slots__},
+        "cursor": plan.cursor and {f: getattr(plan.cursor, f) for f in CursorWindow.__struct_fields__},
         "units": None if again else [_unit_json(unit) for unit in plan.units],
         "diagnostics": {
             "verdict": seen.verdict,
@@ -232,7 +232,7 @@ def _require_order(units: Sequence[WorkUnit]) -> None:
 
 
 def _unit_json(unit: WorkUnit) -> dict[str, Any]:
-    found = {name: getattr(unit, name) for name in WorkUnit.__slots__}
+    found = {name: getattr(unit, name) for name in WorkUnit.__struct_fields__}
     return {**found, "kind": str(unit.kind), "spec": dict(unit.spec)}
 
 

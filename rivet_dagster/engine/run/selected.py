@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.plan.folders import order_of
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from rivet_dagster.config import ExportConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Rerun:
+class Rerun(Struct, frozen=True):
     """The run to begin. carried: units that are done already, with their parts. chosen: those to do now;
     others may be neither, when the run before was not complete.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.local import destination_faults, os_fault
@@ -24,8 +25,7 @@ Measure = Callable[[pa.RecordBatch], PartStats]
 Extend = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimit:
+class BatchLimit(Struct, frozen=True):
     """Bytes of a batch's Arrow data. refuses: a larger one ends the run; else it is reported."""
 
     bytes: int

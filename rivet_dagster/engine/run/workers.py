@@ -9,11 +9,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import BusyError, RivetError, TransientError, as_rivet_error, error_object
 from rivet_dagster.engine.names import part_name
@@ -45,8 +45,7 @@ _UNCOUNTED: Final = 5
 PLAN_IS_STALE = frozenset({"RIVET_SOURCE_SNAPSHOT_LOST", "RIVET_SOURCE_SCHEMA_CHANGED"})
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOrder:
+class WorkOrder(Struct, frozen=True):
     """Everything that the workers of one run share."""
 
     run_id: str

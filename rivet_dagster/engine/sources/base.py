@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.types.decision import Column
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCapabilities:
+class SourceCapabilities(Struct, frozen=True):
     engine: str
     exported_snapshot: bool  # one snapshot can be read by many connections
     page_ranges: bool  # a heap can be read in ranges of its own pages
 
 
-@dataclass(frozen=True, slots=True)
-class Heap:
+class Heap(Struct, frozen=True):
     """A stored relation that is read on its own. pages/bytes: physical size; spec names it for units.
 
     split: its page ranges can be read cheaply (else it is read in one piece).
@@ -34,8 +32,7 @@ class Heap:
     split: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFacts:
+class SourceFacts(Struct, frozen=True):
     """What planning needs to know about an export's source, read once.
 
     est_rows: None when unknown; a guess by the size alone unless ``analysed``.
@@ -81,8 +78,7 @@ class SourceFacts:
         return cursor.fallback is None and cursor.key[-1] in self.sequenced
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True):
     """What an incremental export walks along: a column, the first of two that is not NULL, or a key.
 
     more: further columns of a key, which is compared as a row.
@@ -120,16 +116,14 @@ class Cursor:
         return {"column": self.column} | ({} if self.fallback is None else {"fallback": self.fallback})
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(Struct, frozen=True):
     """Rows are read once ``column`` (None: the cursor) is ``seconds`` old by the source's clock."""
 
     seconds: int
     column: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CursorBounds:
+class CursorBounds(Struct, frozen=True):
     """Bound of a cursor as the source's own text; None where there is no value to read up to.
 
     native_type: the cursor's type name. held: rows with a value past ``high`` are left to a later
@@ -142,8 +136,7 @@ class CursorBounds:
     capped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LateBounds:
+class LateBounds(Struct, frozen=True):
     """What a run with ``late_rows`` reads: row versions past ``edge`` that ``versions`` selects.
 
     high: the new watermark, None when there is no such row. versions: for the spec of the units and for
@@ -210,8 +203,7 @@ class Planner(Protocol):
     def today(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """What a look at the source shows. in_the_way: backends of ours that somebody waits for to alter what
     they read. altering: somebody waits for that, or is at it. load: how busy others are, in sessions;
     None when it was not asked for."""

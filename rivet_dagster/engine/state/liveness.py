@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(Struct, frozen=True):
     """A process, told apart from every other: pids and host names are reused, start times are not.
 
     boot_id: boot of the kernel and pid namespace, empty where the system does not tell. pid_start:

@@ -13,10 +13,11 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError
 from rivet_dagster.engine.state.connection import Connection
@@ -31,8 +32,7 @@ _ADVISORY_KEY: Final = 0x7269765F73746174  # 'riv_stat'
 _LOCK_WAIT: Final = "60s"
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(Struct, frozen=True):
     """The revisions, oldest first, and the folder with their scripts."""
 
     revisions: tuple[str, ...] = REVISIONS

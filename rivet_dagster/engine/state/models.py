@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from rivet_dagster.engine.plan.units import Part, PartStats, WorkUnit
 
@@ -14,8 +15,7 @@ UnitStatus = Literal["pending", "running", "completed", "failed"]
 Strategy = Literal["cursor", "chunk"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The right to change one key. ``token`` is the fencing token: the newest one alone may write.
 
     It can be handed to workers on other hosts: whoever has it may claim, commit and renew.
@@ -27,8 +27,7 @@ class Lease:
     ttl_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseInfo:
+class LeaseInfo(Struct, frozen=True):
     """Who holds a key now. ``expires_in_s``: seconds until others may take it without a renewal."""
 
     key: str
@@ -39,8 +38,7 @@ class LeaseInfo:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunHeader:
+class RunHeader(Struct, frozen=True):
     """One run of an export. Times are UTC and set by the store; ``status`` too."""
 
     run_id: str
@@ -59,8 +57,7 @@ class RunHeader:
     updated_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRow:
+class UnitRow(Struct, frozen=True):
     """A unit of a run with what became of it. ``error``: error object without message."""
 
     unit: WorkUnit
@@ -74,8 +71,7 @@ class UnitRow:
     claimed_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """One worker's hold on one unit.
 
     attempt: 1, 2, ... over all claims of the unit in its run, never used twice, so file names carry
@@ -101,8 +97,7 @@ class Claim:
         return self.tries >= self.max_tries
 
 
-@dataclass(frozen=True, slots=True)
-class RunProgress:
+class RunProgress(Struct, frozen=True):
     """Units of a run by status. ``failed``: given up; ``waiting``: failed, to be tried again.
 
     ``next_in_s``: seconds until the first waiting or abandoned unit can be claimed, None without any.
@@ -122,8 +117,7 @@ class RunProgress:
         return self.completed + self.failed == self.total
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
+class PartRow(Struct, frozen=True):
     """A part in the file log. ``origin_run_id``: the run that wrote it (another one if it was carried)."""
 
     run_id: str
@@ -154,16 +148,14 @@ class PartRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEvent:
+class JournalEvent(Struct, frozen=True):
     """One thing that happened in a run. ``detail`` is JSON and holds no row value and no secret."""
 
     event: str
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRow:
+class JournalRow(Struct, frozen=True):
     run_id: str
     seq: int
     at: datetime
@@ -171,8 +163,7 @@ class JournalRow:
     detail: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CursorRow:
+class CursorRow(Struct, frozen=True):
     """Where an export's incremental reading stands. ``value`` is canonical text of ``type``."""
 
     value: str
@@ -183,8 +174,7 @@ class CursorRow:
     last_run_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(Struct, frozen=True):
     """How far an export got: a cursor value, or a chunk index of ``run_id`` (never both)."""
 
     strategy: Strategy
@@ -200,16 +190,14 @@ class Boundary:
             raise ValueError(f"a {self.strategy} boundary holds its {self.strategy} and nothing else")
 
 
-@dataclass(frozen=True, slots=True)
-class Progression:
+class Progression(Struct, frozen=True):
     """Advisory boundaries of an export: what is committed and what was verified (never beyond it)."""
 
     committed: Boundary | None
     verified: Boundary | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunFinish:
+class RunFinish(Struct, frozen=True):
     """How a run ended; written in one transaction.
 
     metrics: columns of ``export_metrics`` by name; whatever else is there is kept as JSON.
@@ -227,8 +215,7 @@ class RunFinish:
     events: tuple[JournalEvent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RunAggregate:
+class RunAggregate(Struct, frozen=True):
     """One invocation over one or more exports. ``details``: its per-export results."""
 
     run_aggregate_id: str

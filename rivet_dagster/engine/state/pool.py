@@ -7,8 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 KEPT: Final = 4  # idle connections that stay open
 MOST: Final = 16  # open at once, lent ones included
@@ -19,8 +20,7 @@ class PoolExhaustedError(Exception):
     """Every connection has been in use for ``WAIT_S``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     raw: Any
     opened_at: float
     generation: int

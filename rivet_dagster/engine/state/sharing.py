@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from rivet_dagster.engine.state.connection import Row
 from rivet_dagster.engine.state.database import Database
@@ -41,8 +42,7 @@ _PARTS: Final = """
     FROM file_log WHERE run_id = :run AND {} ORDER BY chunk_index, file_name"""
 
 
-@dataclass(frozen=True, slots=True)
-class Invitation:
+class Invitation(Struct, frozen=True):
     """What a worker needs to join a run. lease: the lead's, under which it claims and commits.
 
     snapshot: the exported one that every unit is read from, None when each unit has its own.
@@ -56,8 +56,7 @@ class Invitation:
     standing: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """A unit that is complete, or failed for good. attempt: which one of its claims that was."""
 
     row: UnitRow

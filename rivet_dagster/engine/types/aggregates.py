@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True, slots=True)
-class ColumnAggregate:
+
+class ColumnAggregate(Struct, frozen=True):
     """Statistics of one column, by name, e.g. ``nulls``, ``min``, ``max``, ``sum``.
 
     Only statistics that mean the same on both sides are there (a text's minimum depends on a
@@ -26,8 +26,7 @@ class ColumnAggregate:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregates:
+class Aggregates(Struct, frozen=True):
     """rows: their number. columns: name -> statistics; a column without any is compared by count alone.
 
     digest: one number for all rows as wholes, whatever their order; None when it was not taken.

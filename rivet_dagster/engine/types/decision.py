@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 
 class Fidelity(StrEnum):
@@ -25,8 +25,7 @@ class Fidelity(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of an export, decided from the catalog before the first row.
 
     name: as the source spells it. native_type: the source's name of the type, e.g. ``numeric``.

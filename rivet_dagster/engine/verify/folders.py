@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.base import Store

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from rivet_dagster.engine.errors import IntegrityError, InternalError
 from rivet_dagster.engine.plan.units import Part, WorkUnit
@@ -43,8 +43,7 @@ class MarkerError(IntegrityError):
     default_code = "RIVET_VERIFY_SUCCESS_MALFORMED"
 
 
-@dataclass(frozen=True, slots=True)
-class Extraction:
+class Extraction(Struct, frozen=True):
     """How the rows were chosen. Bounds are the source's own text; None where the strategy has none."""
 
     strategy: str
@@ -55,12 +54,11 @@ class Extraction:
     source_row_count: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRecord:
+class SourceRecord(Struct, frozen=True):
     engine: str
     schema: str | None
     table: str | None
@@ -75,8 +73,7 @@ class SourceRecord:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PartRecord:
+class PartRecord(Struct, frozen=True):
     """One part: its identity is (path, size_bytes, content_fingerprint) (M3)."""
 
     part_id: int
@@ -92,11 +89,10 @@ class PartRecord:
         return self.status == COMMITTED
 
     def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRecord:
+class UnitRecord(Struct, frozen=True):
     """One work unit and the ids of its parts."""
 
     index: int
@@ -108,11 +104,10 @@ class UnitRecord:
     rows: int
 
     def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"parts": list(self.parts)}
+        return {name: getattr(self, name) for name in self.__struct_fields__} | {"parts": list(self.parts)}
 
 
-@dataclass(frozen=True, slots=True)
-class Additions:
+class Additions(Struct, frozen=True):
     """What the reference's format has no key for.
 
     consistency: what the parts agree on, e.g. ``snapshot`` or ``per_unit``. supersedes: run ids whose
@@ -141,8 +136,7 @@ class Additions:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """A manifest as read or built. column_checksums: None when the writer took none."""
 
     run_id: str
@@ -245,8 +239,7 @@ class Manifest:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class UnitParts:
+class UnitParts(Struct, frozen=True):
     """A completed unit and the parts that hold it, in order."""
 
     unit: WorkUnit

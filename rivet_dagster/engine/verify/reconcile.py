@@ -12,10 +12,10 @@ find: it compares hashes of the cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from rivet_dagster import __version__
 from rivet_dagster.engine.destinations.base import Store
@@ -40,16 +40,14 @@ WHOLE_TABLE: Final = WorkUnit(0, UnitKind.WHOLE, "")
 _NAMED_COLUMNS: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Struct, frozen=True):
     """What stands for all units of a run together. unit None: nothing does, for the reason ``why``."""
 
     unit: WorkUnit | None = WHOLE_TABLE
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitComparison:
+class UnitComparison(Struct, frozen=True):
     """One unit, or the whole run when its units cannot be asked for again (index is then None).
 
     A folder of ``partition_by`` that no run had has a partition and no index.
@@ -84,8 +82,7 @@ class UnitComparison:
         return body | where | {"partition": self.partition}
 
 
-@dataclass(frozen=True, slots=True)
-class ReconcileReport:
+class ReconcileReport(Struct, frozen=True):
     """All comparisons of one run, in plan order. not_hashed: columns outside the hash at depth ``rows``."""
 
     export_name: str
@@ -163,8 +160,7 @@ def reconcile_units(
     return ReconcileReport(export_name, run_id, strategy, tuple(compared))
 
 
-@dataclass(frozen=True, slots=True)
-class _Destination:
+class _Destination(Struct, frozen=True):
     store: Store
     columns: Sequence[Column]
     aggregate: BatchAggregate

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from rivet_dagster import __version__
 from rivet_dagster.engine.errors import UsageError
@@ -19,8 +20,7 @@ _IDENTIFIER: Final = re.compile(r"chunk (?P<index>\d{1,9}) \[(?P<start>-?\d+)\.\
 _STATUSES: Final = frozenset({"match", "mismatch", "unknown"})
 
 
-@dataclass(frozen=True, slots=True)
-class RepairAction:
+class RepairAction(Struct, frozen=True):
     """One unit to run again. partition: the Dagster partition that it belongs to, "" when not known.
 
     chunk_index: None for a folder of ``partition_by`` that no run had.
@@ -33,11 +33,10 @@ class RepairAction:
     partition: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-@dataclass(frozen=True, slots=True)
-class RepairPlan:
+class RepairPlan(Struct, frozen=True):
     """actions: units to run again. skipped: (identifier, why) of what differs and no unit stands for.
 
     fresh_run: something differs that only a new pass over the whole table can correct.

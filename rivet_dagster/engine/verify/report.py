@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from msgspec import Struct, field
 
 from rivet_dagster.engine.errors import EnvironmentFault, IntegrityError
 
@@ -13,8 +14,7 @@ Depth = Literal["light", "sample", "full"]
 Weight = Literal["fails", "unverified", "warns"]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """One kind of finding: its stable code, what it does to the verdict, and its meaning for people."""
 
     code: str
@@ -86,8 +86,7 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One finding. details: JSON values that say where; never a value of a row."""
 
     kind: str
@@ -115,8 +114,7 @@ class Finding:
         return f"{self.code} ({where})" if where else self.code
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationReport:
+class ValidationReport(Struct, frozen=True):
     """Verdict about one prefix.
 
     legacy_run: no manifest and no marker, so nothing could be checked (M6). rows, bytes: what the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from msgspec import Struct
 
 #: How a reader takes our CSV apart: NULL is ``null`` without quotes, ``quote`` stands doubled in a field.
 CSV_DIALECT: Final[Mapping[str, Any]] = {
@@ -21,8 +21,7 @@ CSV_DIALECT: Final[Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(Struct, frozen=True):
     """format: ``parquet`` or ``csv``. codec: Arrow's name or None. level: of the codec, None: default.
 
     max_rows / max_bytes: a row group closes at whichever comes first (Arrow bytes, in memory).

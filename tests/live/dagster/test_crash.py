@@ -20,8 +20,9 @@ from rivet_dagster import RivetResource
 from rivet_dagster.assets._internal import free_pool_slots, pool_info, pool_limits, set_pool_limit
 from rivet_dagster.assets.build import load_export_assets
 from rivet_dagster.assets.pools import ensure_pools
-from rivet_dagster.assets.reaper import Reaped
+from rivet_dagster.assets.reaper import Reaped, holder_of
 from rivet_dagster.assets.sensors import reap_stale_runs
+from rivet_dagster.engine.run.crashed import record_crash
 from rivet_dagster.engine.run.engine import Engine
 from tests.live.dagster.conftest import EXPORTS, HEAD, URL_ENV, Project, plain
 from tests.live.postgres.rig import run_cli
@@ -302,6 +303,10 @@ def test_a_killed_step_of_export_all_leaves_the_others(project: Project) -> None
     assert not project.tick_failed("rivet_crashed_runs", again).run_requests, "the budget is one"
     (crash,) = project.crashes(again).values()
     assert crash["run_id"] == engine_run(project), "it had taken over the run that the first one began"
+    with Engine(project.config, state_url="") as engine:
+        told_again = record_crash(engine, "orders", holder_of(again.run_id))
+        journal = [event.event for event in engine.state.journal(crash["run_id"])]
+    assert (told_again["run_id"], journal.count("RunFailed")) == (crash["run_id"], 2), "one for each death"
     assert project.run("export_orders").success
     assert project.rows("orders") == 500
 

@@ -50,11 +50,12 @@ class Disk:
         self.bad = bad
         publish = LocalStore.publish
 
-        def damaging(store: LocalStore, staged: Path, name: str) -> None:
-            publish(store, staged, name)
+        def damaging(store: LocalStore, staged: Path, name: str) -> str:
+            md5 = publish(store, staged, name)
             if "-u0" in name and self.bad > 0:
                 self.bad -= 1
                 spoil(store.path(name))
+            return md5
 
         monkeypatch.setattr(LocalStore, "publish", damaging)
 

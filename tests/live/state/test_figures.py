@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rivet_dagster.engine.plan.units import PartStats
 from rivet_dagster.engine.state.models import RunFinish

@@ -4,10 +4,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import BusyError, EnvironmentFault, TransientError
 from rivet_dagster.engine.state import database as database_module

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import BusyError, InternalError
 from rivet_dagster.engine.redact import register_secret

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.sources.postgres import types_doc

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from msgspec.structs import replace
 
 from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.errors import IntegrityError, TransientError, UsageError

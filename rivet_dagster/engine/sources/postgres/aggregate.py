@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.sources.postgres.rowhash import digest_arrow, digest_sql, temporal_sql, text_sql
@@ -23,8 +23,7 @@ from rivet_dagster.engine.types.decision import Column
 _PREFIX: Final = 256  # characters of a text, bytes of a binary, that its bounds are taken from
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """One statistic. sql: aggregate that gives it as text. of: the same of one Arrow array.
 
     merge: joins two arrays' values, neither None. parse: reads the server's text. empty: without rows.
@@ -41,8 +40,7 @@ class Measure:
         return self.empty if text is None else self.parse(text)
 
 
-@dataclass(frozen=True, slots=True)
-class AggregatePlan:
+class AggregatePlan(Struct, frozen=True):
     """What the columns of an aggregate statement mean. digest: it ends with the rows' digest."""
 
     measures: Mapping[str, tuple[Measure, ...]]

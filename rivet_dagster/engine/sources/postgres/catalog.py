@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, LiteralString
 
 import psycopg
+from msgspec import Struct
 from psycopg import errors as pg_errors
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
@@ -35,8 +35,7 @@ Overrides = Callable[[Sequence[str]], Mapping[str, Override]]
 _WHAT = {"i": "an index", "I": "an index", "S": "a sequence", "t": "a TOAST table", "c": "a composite type"}
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True):
     """version: server_version_num. block_size in bytes. system_identifier: None if not readable."""
 
     version: int
@@ -48,8 +47,7 @@ class ServerFacts:
     system_identifier: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeafRelation:
+class LeafRelation(Struct, frozen=True):
     """One relation that holds rows itself, read without its children.
 
     pages: blocks of the main fork. bytes: with TOAST. tuples: estimate, None when unknown; by the size alone
@@ -75,8 +73,7 @@ class LeafRelation:
         return ("ONLY " if self.kind in "rf" else "") + quote_relation(self.schema, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueKey:
+class UniqueKey(Struct, frozen=True):
     """A valid, whole, unique btree index over plain columns; it covers every row of the relation.
 
     not_null: no column of it can be NULL. primary: it is the primary key.
@@ -88,8 +85,7 @@ class UniqueKey:
     primary: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(Struct, frozen=True):
     """A table, view, materialized view, foreign table or partitioned table.
 
     kind: pg_class.relkind (r, p, v, m, f). pages, bytes, tuples: sums over ``leaves``.

@@ -10,10 +10,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from msgspec import Struct
 from psycopg import pq
 
 from rivet_dagster.engine.errors import RivetError
@@ -36,8 +36,7 @@ _SPARE_S = 5.0  # how long a connection opened ahead is taken for a living one
 _TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
+class SessionLimits(Struct, frozen=True):
     """Milliseconds; 0 means no limit of ours.
 
     idle_timeout_ms: how long the server waits for us within a transaction, for a statement or for rows

@@ -11,11 +11,12 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.machinery
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import EnvironmentFault
 
@@ -152,8 +153,7 @@ class CopyState(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+class Transport(Struct, frozen=True):
     """Where COPY messages come from: C function addresses and the connection they belong to.
 
     ``consume`` None: ``get`` blocks by itself. Otherwise the kernel waits on ``fd`` and looks at its
@@ -168,8 +168,7 @@ class Transport:
     owner: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Libpq:
+class Libpq(Struct, frozen=True):
     """Addresses in the libpq that psycopg uses, and the calls that tell whether it is encrypted."""
 
     get_copy_data: int

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
 from rivet_dagster.engine.sources.postgres.kernel import Wire
@@ -24,8 +25,7 @@ _ROWS_UNDER_WAY: Final = 1_000_000
 _SMALLER: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(Struct, frozen=True):
     """max_rows/max_bytes: where a batch closes. throttle_ms per ``throttle_rows`` rows (0: none)."""
 
     max_rows: int
@@ -56,8 +56,7 @@ class ReadOptions:
         return replace(limits, statement_timeout_ms=0) if paused else limits
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOrder:
+class ReadOrder(Struct, frozen=True):
     """What the readers of one run share. shape: of the read when the run was planned.
 
     oids: quoted name -> oid of the relations of the plan. snapshot: None when each unit reads its own.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.types as t
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.plan.columns import require_column
@@ -69,8 +70,7 @@ _INTEGER_DIGITS: Final = {"int2": 5, "int4": 10, "int8": 19}
 _HELD_DIGITS: Final = {"int16": 4, "int32": 9, "int64": 18}  # every number of so many digits fits
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """What an export says about one column. declared: a type of the language, as written, or None.
 
     policy: for values without a form in the file's type. named: the policy names this very column.
@@ -81,8 +81,7 @@ class Override:
     named: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnRules:
+class ColumnRules(Struct, frozen=True):
     """What an export says about its columns: declared types and value policies, by column name.
 
     default: policy of every column that has none of its own.

@@ -8,10 +8,11 @@ A piece is delivered when it is complete, so what has been read is kept whatever
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
 from rivet_dagster.engine.sources.postgres.predicate import Origin, cursor_sql, unit_from_where

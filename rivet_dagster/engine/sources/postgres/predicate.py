@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import InternalError
 from rivet_dagster.engine.plan.units import UnitKind, WorkUnit
@@ -13,8 +15,7 @@ from rivet_dagster.engine.sources.postgres.quote import quote_ident, quote_liter
 from rivet_dagster.engine.sources.postgres.statement import query_body
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """What an export reads: a table (schema, name) or a query. Exactly one of the two.
 
     operators: schemas of the table's types outside pg_catalog, where their comparisons are found: without

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
+from msgspec.structs import replace
 
 from rivet_dagster.engine.plan.units import WorkUnit
 from rivet_dagster.engine.sources.postgres.aggregate import aggregate_sql

@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import Struct
 
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.types.decision import Column
@@ -26,8 +26,7 @@ _DIGITS: Final = 15  # hex digits of an MD5 that fit a bigint, sign aside
 _PLAIN_TEXT: Final = ("text", "character varying")
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(Struct, frozen=True):
     """sql: a cell as text. of: the same of an Arrow array."""
 
     sql: str

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
+from msgspec import Struct
 
 from rivet_dagster.engine.sources.postgres.kernel import Wire
 from rivet_dagster.engine.types.decision import Fidelity
 
 
-@dataclass(frozen=True, slots=True)
-class PgType:
+class PgType(Struct, frozen=True):
     """A type as the catalog has it. ``kind``: pg_type.typtype. ``native``: its name for people.
 
     typmod: modifier of the column (or of the domain that fixes it), -1 for none. base: what a domain
@@ -30,8 +28,7 @@ class PgType:
     elem: PgType | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """What one type becomes. ``casts``: applied in order in the SELECT list.
 
     declared: an override of the export decided. parses: the server parses text on the way, so a value

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import psycopg
+from msgspec import Struct, field
 from psycopg import pq
 from psycopg.pq.abc import PGconn
 
@@ -25,8 +25,7 @@ def select_list(columns: Sequence[Column]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """types: OIDs. places: (oid of the table, number of its column) where a value comes from, (0, 0)
     when from none. attnums: (oid of a table, index of the column) -> its number there, for every table
     that the plan names: a column that took the place of a dropped one has its name and another number."""

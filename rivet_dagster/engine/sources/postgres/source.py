@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError, TransientError
 from rivet_dagster.engine.plan.units import WorkUnit

@@ -11,10 +11,10 @@ import os
 import re
 import select
 import time
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import psycopg
+from msgspec import Struct
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn
@@ -35,8 +35,7 @@ _PROBE_SECONDS: Final = 10.0
 _STATEMENT_SHOWN: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """error: class of the tree. code: of the registry. wait_s: beyond the backoff, before a retry."""
 
     error: type[RivetError]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
 import psycopg
+from msgspec import Struct
 
 from rivet_dagster.engine.errors import UsageError
 from rivet_dagster.engine.sources.postgres import catalog
@@ -28,24 +28,21 @@ ORDER BY n.nspname, c.relname
 _NOT_READ: Final = {"v": "a view", "f": "a foreign table"}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A table. span: distance of its integer key's ends plus 1, where it was asked for."""
 
     relation: Relation
     span: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """What is not proposed for export. name: ``schema.table``."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     server: ServerFacts
     tables: tuple[Found, ...]
     skipped: tuple[Skipped, ...]

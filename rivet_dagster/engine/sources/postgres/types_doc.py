@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from rivet_dagster.engine.sources.postgres import types
 from rivet_dagster.engine.sources.postgres.types import Rule
@@ -132,8 +133,7 @@ needs them where the name holds a dot: `'"a.b"': text`, `'orders."a.b"': text`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TypeRow:
+class TypeRow(Struct, frozen=True):
     """One line of the documented table."""
 
     source: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 #: Seconds that a run waits for others; what is not over by then holds the cursor back.
 PATIENCE_S: Final = 10.0
@@ -46,8 +47,7 @@ WHERE p.database = pg_catalog.current_database() AND l.locktype = 'transactionid
 ORDER BY 3 NULLS FIRST"""
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """A transaction of somebody else; preparing it leaves its name.
 
     pid: None when it is prepared. since: its begin, None if not known. timed: it was asked for.
@@ -59,8 +59,7 @@ class Open:
     timed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Cap:
+class Cap(Struct, frozen=True):
     """How far a run may read. upto: the cursor's last value when the wait began. open: transactions that
     did not end. since: begin of the oldest of them; None when it is not known of all."""
 
