@@ -174,7 +174,7 @@ def test_celery_workers_share_the_run(project: Project, state_url: str, stored: 
             ):
                 assert job.wait(timeout=90) == 0, (project.folder / "process.log").read_text()[-3000:]
     except ServerNotInstalledError:
-        without("redis-tools")
+        without("redis-server")
     run = the_run(stored)
     assert run.status == dg.DagsterRunStatus.SUCCESS
     check_told(stored, run.run_id)
