@@ -16,7 +16,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -92,19 +92,25 @@ class Bench:
         out = folder / f"out-{number}"
         out.mkdir(parents=True)
         job = Job(self.dsn, table, folder, out, self.level)
-        cost = measure(tool.command(job), self.server, folder=folder, env={"PYTHONPATH": str(REPOSITORY)})
+        env = {"PYTHONPATH": str(REPOSITORY)}
+        cost = measure(tool.command(job), self.server, folder=folder, env=env, watched=number == 0)
         if cost.exit_code:
             self.failed = True
             print(f"{name} {tool.name}: exit code {cost.exit_code}\n{cost.output}", flush=True)
         return cost, out
 
     def series(self, name: str, table: Table, tools: list[Tool], rounds: int, *, check: bool) -> None:
-        """Interleaved rounds; the first warms up. The last outputs are compared, then all are removed."""
+        """Interleaved rounds. The first warms up and is watched, for memory and statements; the others are
+        timed. The last outputs are compared, then all are removed."""
         shutil.rmtree(self.work / "runs", ignore_errors=True)
         last: dict[str, Path] = {}
+        watched: dict[str, Cost] = {}
         for number in range(rounds + 1):
             for tool in tools:
                 cost, out = self.once(name, tool, table, number=number)
+                if not number:
+                    watched[tool.name] = cost
+                cost = seen_in(watched[tool.name], cost)
                 if number and not cost.exit_code:
                     self.runs.append(record(name, tool, cost, out, number))
                 if number:
@@ -124,6 +130,12 @@ class Bench:
                     self.failed |= not result.equal
                     print(f"  {name}: {OURS} and {other}: {result}", flush=True)
         shutil.rmtree(self.work / "runs", ignore_errors=True)
+
+
+def seen_in(watched: Cost, timed: Cost) -> Cost:
+    """``timed`` with what only the watched run of the same command shows."""
+    seen = ("peak_mb", "processes", "longest_statement_s", "longest_transaction_s", "oldest_snapshot_s")
+    return replace(timed, **{key: getattr(watched, key) for key in (*seen, "connections")})
 
 
 def record(name: str, tool: Tool, cost: Cost, out: Path, number: int) -> Run:

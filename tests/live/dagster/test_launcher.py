@@ -39,9 +39,11 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
         "telemetry: {enabled: false}\nrun_launcher: {module: dagster_k8s.launcher, class: K8sRunLauncher}\n"
     )
     monkeypatch.syspath_prepend(str(packages))
+    for name in [name for name in sys.modules if name.split(".")[0] == "dagster_k8s"]:
+        monkeypatch.delitem(sys.modules, name)  # the real one, which another test may have loaded
     with dg.DagsterInstance.from_config(str(home)) as stored:
         yield stored
-    for name in [name for name in sys.modules if name.startswith("dagster_k8s")]:
+    for name in [name for name in sys.modules if name.split(".")[0] == "dagster_k8s"]:
         del sys.modules[name]
 
 
