@@ -6,6 +6,7 @@ No container is started: what Compose would start is started here, with its comm
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import re
 import shutil
@@ -153,6 +154,13 @@ def server() -> Iterator[TestServer]:
         yield server
 
 
+def test_daemon_and_web_server_wait_for_the_code_server() -> None:
+    services = compose()["services"]
+    for name in ("daemon", "webserver"):
+        assert services[name]["depends_on"]["code"] == {"condition": "service_healthy"}
+    assert "healthcheck" in services["code"]
+
+
 def test_a_run_goes_through_daemon_and_code_server(
     server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,9 +200,11 @@ def test_a_run_goes_through_daemon_and_code_server(
     with (
         dg.DagsterInstance.from_config(str(home)) as instance,
         started(grpc, tmp_path, code),
-        started(daemon, tmp_path, common),
+        contextlib.ExitStack() as later,
     ):
+        # as Compose waits for it: a daemon that finds no code server fails the first run
         until(lambda: answers(port), 60, "the code server")
+        later.enter_context(started(daemon, tmp_path, common))
         launch = ["job", "launch", "-w", "workspace.yaml", "-j", "export_all"]
         command = [sys.executable, "-W", "ignore", "-m", "dagster", *launch]
         done = subprocess.run(
