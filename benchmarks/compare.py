@@ -23,7 +23,7 @@ class Loss:
 LOSSES: dict[tuple[str, str], Loss] = {
     ("duckdb", "VARCHAR"): Loss("rtrim({})", "rtrim({})", "text compared without trailing blanks: char(n)"),
     ("adbc", "UUID"): Loss("replace({}::varchar, '-', '')", "lower(hex({}))", "uuid is 16 bytes there"),
-    ("connectorx", "JSON"): Loss("{} is null", "{} is null", "json is written anew there: only NULLs"),
+    ("connectorx", "JSON"): Loss("({} is null)", "({} is null)", "json is written anew there: only NULLs"),
 }
 
 
@@ -98,4 +98,4 @@ def _differs(column: str, kind: str, loss: Loss | None) -> str:
     shown = "{}::varchar" if kind in {"VARCHAR", "JSON", "UUID"} else f"{{}}::{kind}"
     ours, theirs = (shown, shown) if loss is None else (loss.ours, loss.theirs)
     left, right = ours.format(f'a."{column}"'), theirs.format(f'b."{column}"')
-    return f"count(*) filter (where {left} is distinct from {right})"
+    return f"count(*) filter (where ({left}) is distinct from ({right}))"

@@ -28,7 +28,7 @@ ROWS = 100_000
 RATE = 200  # requests a second, on one connection
 WINDOW_S = 10.0
 TABLE = narrow(1_000_000)
-TOOLS_PROBED = (OURS, f"{OURS} chunked")
+TOOLS_PROBED = (OURS, f"{OURS} range")
 
 _SETUP = (
     "create table if not exists bench_probe (id int primary key, n int not null) with (fillfactor = 50)",
