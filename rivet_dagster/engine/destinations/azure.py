@@ -18,12 +18,13 @@ from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 from msgspec.structs import replace
 
-from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
+from rivet_dagster.engine.destinations.base import ConflictError
 from rivet_dagster.engine.destinations.bucket import (
     Entry,
     NoObjectError,
     Piece,
     Upload,
+    bucket_of,
     deadline_s,
     http_fault,
     no_bucket,
@@ -37,14 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AZURE: Final = DestinationCapabilities(
-    kind="azure",
-    atomic_publish=True,
-    idempotent_overwrite=True,
-    retry_safe=True,
-    partial_write_risk=False,
-    conditional_writes=True,
-)
+AZURE: Final = bucket_of("azure")
 
 #: The account of every emulator; its key is public.
 _EMULATOR: Final = "devstoreaccount1"

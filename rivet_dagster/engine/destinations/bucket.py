@@ -119,6 +119,18 @@ class Bucket(Protocol):
     def close(self) -> None: ...
 
 
+def bucket_of(kind: str) -> DestinationCapabilities:
+    """What these services promise: an object is there whole or not at all, and is written if absent."""
+    return DestinationCapabilities(
+        kind=kind,
+        atomic_publish=True,
+        idempotent_overwrite=True,
+        retry_safe=True,
+        partial_write_risk=False,
+        conditional_writes=True,
+    )
+
+
 def _seconds(name: str, default: float) -> float:
     text = os.environ.get(name)
     if not text:

@@ -21,12 +21,12 @@ from gcsfs.core import GCSFileSystem
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rivet_dagster.engine.destinations.base import DestinationCapabilities
 from rivet_dagster.engine.destinations.bucket import (
     Entry,
     NoObjectError,
     Piece,
     Upload,
+    bucket_of,
     deadline_s,
     http_fault,
     no_bucket,
@@ -38,14 +38,7 @@ from rivet_dagster.engine.errors import EnvironmentFault, TransientError
 if TYPE_CHECKING:
     from rivet_dagster.config.destination import DestinationConfig
 
-GCS: Final = DestinationCapabilities(
-    kind="gcs",
-    atomic_publish=True,
-    idempotent_overwrite=True,
-    retry_safe=True,
-    partial_write_risk=False,
-    conditional_writes=True,
-)
+GCS: Final = bucket_of("gcs")
 
 _PUBLIC: Final = "https://storage.googleapis.com"
 _WIRE: Final = (

@@ -15,12 +15,13 @@ from botocore import exceptions as boto
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
-from rivet_dagster.engine.destinations.base import ConflictError, DestinationCapabilities
+from rivet_dagster.engine.destinations.base import ConflictError
 from rivet_dagster.engine.destinations.bucket import (
     Entry,
     NoObjectError,
     Piece,
     Upload,
+    bucket_of,
     deadline_s,
     http_fault,
     no_bucket,
@@ -33,14 +34,7 @@ from rivet_dagster.engine.errors import EnvironmentFault, TransientError
 if TYPE_CHECKING:
     from rivet_dagster.config.destination import DestinationConfig
 
-S3: Final = DestinationCapabilities(
-    kind="s3",
-    atomic_publish=True,
-    idempotent_overwrite=True,
-    retry_safe=True,
-    partial_write_risk=False,
-    conditional_writes=True,
-)
+S3: Final = bucket_of("s3")
 
 #: By the code of the answer, where its status alone says too little.
 _PASSING: Final = frozenset(
