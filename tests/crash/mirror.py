@@ -28,6 +28,11 @@ class Mirror:
     keys: Mapping[str, Any] = field(default_factory=dict)
     _seen: dict[str, str] = field(default_factory=dict)
 
+    def beside(self, number: int) -> Mirror:
+        """Another prefix with a folder of its own."""
+        folder = self.folder.with_name(f"{self.folder.name}-{number}")
+        return Mirror(self.server, self.client, f"{self.prefix}-{number}", folder, self.keys)
+
     def destination(self, below: str) -> dict[str, Any]:
         where = f"{self.prefix}/{below}" if below else self.prefix
         return {**self.server.destination(BUCKET, where), **self.keys}

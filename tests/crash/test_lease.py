@@ -62,8 +62,11 @@ def state_is_free(project: Project) -> bool:
         return True
 
 
+ALL = (FULL, RANGE, INCREMENTAL)
+
+
 @pytest.mark.parametrize("at", STALLS)
-@on_stores([FULL, RANGE, INCREMENTAL], [RANGE])
+@on_stores(ALL, ALL)
 def test_a_stalled_run_changes_nothing_after_its_successor(
     project: Callable[..., Project], orders: pa.Table, mode: Mode, at: str
 ) -> None:

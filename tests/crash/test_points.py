@@ -11,11 +11,12 @@ from rivet_dagster.engine.run.faults import POINTS
 from tests.crash.kit import FULL, KEY, RANGE, RANGE_ANEW, Mode, Project, Reader, on_stores
 
 PER_UNIT = {"after_source_read": 2, "after_part_staged": 5, "after_file_write": 5, "after_unit_commit": 3}
+ALL = (FULL, RANGE, RANGE_ANEW, KEY)
 PLACES = [*POINTS, *(f"{point}:{hit}" for point, hit in PER_UNIT.items())]
 
 
 @pytest.mark.parametrize("at", PLACES)
-@on_stores([FULL, RANGE, RANGE_ANEW, KEY], [RANGE])
+@on_stores(ALL, ALL)
 def test_killed_at(
     project: Callable[..., Project], orders: pa.Table, orders_before: pa.Table, mode: Mode, at: str
 ) -> None:

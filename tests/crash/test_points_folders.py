@@ -26,7 +26,7 @@ PLACES = (
 )
 
 
-@on_stores(PLACES, PLACES[2::4])
+@on_stores(PLACES, PLACES)
 def test_killed_at(
     project: Callable[..., Project], orders: pa.Table, orders_before: pa.Table, at: str
 ) -> None:

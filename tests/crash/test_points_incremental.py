@@ -12,6 +12,7 @@ from tests.crash.kit import (
     FOLDERS_INCREMENTAL,
     FULL,
     INCREMENTAL,
+    ON_STORES,
     ROWS,
     Mode,
     Project,
@@ -25,6 +26,16 @@ from tests.services.postgres import TestDatabase
 
 FIRST = [*POINTS, "after_source_read:2", "after_part_staged:5", "after_file_write:5", "after_unit_commit:3"]
 SECOND = [*POINTS, "after_part_staged:2", "after_file_write:2"]
+
+
+INTO_FOLDERS = [
+    "after_file_write:2",
+    "after_unit_commit:2",
+    "after_manifest_copy",
+    "after_manifest_staged:3",
+    "after_quarantine",
+    "after_success_staged:2",
+]
 
 
 @pytest.fixture
@@ -49,6 +60,7 @@ def check_runs(project: Project, last_id: int) -> None:
 
 
 @pytest.mark.parametrize("at", FIRST)
+@ON_STORES
 def test_first_run_killed_at(
     project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
 ) -> None:
@@ -63,7 +75,7 @@ def test_first_run_killed_at(
     check_runs(this, ROWS + 299)
 
 
-@on_stores(SECOND, [at for at in SECOND if at.startswith(("after_file_write", "after_manifest", "after_s"))])
+@on_stores(SECOND, SECOND)
 def test_second_run_killed_at(
     project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
 ) -> None:
@@ -119,17 +131,7 @@ def test_whole_passes_and_deltas_in_one_folder(
         add_rows(shop, growing, ROWS + 100 * round_, 100)
 
 
-@on_stores(
-    [
-        "after_file_write:2",
-        "after_unit_commit:2",
-        "after_manifest_copy",
-        "after_manifest_staged:3",
-        "after_quarantine",
-        "after_success_staged:2",
-    ],
-    ["after_manifest_staged:3"],
-)
+@on_stores(INTO_FOLDERS, INTO_FOLDERS)
 def test_second_run_into_folders_killed_at(
     project: Callable[..., Project], growing: str, shop: TestDatabase, at: str
 ) -> None:

@@ -28,7 +28,7 @@ def url(pg: TestServer) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("at", PLACES)
-@pytest.mark.parametrize("mode", [FULL, RANGE, KEY, FOLDERS, INCREMENTAL], ids=lambda mode: mode.name)
+@on_stores([FULL, RANGE, KEY, FOLDERS, INCREMENTAL], [RANGE])
 def test_killed_at(project: Callable[..., Project], orders: pa.Table, url: str, mode: Mode, at: str) -> None:
     this = project(mode)
     this.state_url = url
@@ -41,8 +41,11 @@ def test_killed_at(project: Callable[..., Project], orders: pa.Table, url: str, 
     assert not (this.folder / "rivet_state.db").exists()
 
 
+STALLED = (FULL, RANGE, FOLDERS, INCREMENTAL)
+
+
 @pytest.mark.parametrize("at", STALLS)
-@on_stores([FULL, RANGE, FOLDERS, INCREMENTAL], [RANGE])
+@on_stores(STALLED, STALLED)
 def test_a_stalled_run_changes_nothing_after_its_successor(
     project: Callable[..., Project], orders: pa.Table, url: str, mode: Mode, at: str
 ) -> None:

@@ -18,6 +18,7 @@ from tests.crash.kit import (
     FOLDERS,
     INCREMENTAL,
     MODES,
+    ON_STORES,
     ROWS,
     Mode,
     Project,
@@ -27,9 +28,10 @@ from tests.crash.kit import (
     real_command,
     table_rows,
 )
+from tests.crash.mirror import Mirror
 from tests.services.postgres import TestDatabase
 
-RUNS_A_MODE = 10
+RUNS_A_MODE = {"local": 10, "s3": 3}
 _ENV = "RIVET_CRASH_SEED"
 
 
@@ -66,17 +68,24 @@ def usual_seconds(project: Project) -> float:
 @pytest.mark.parametrize(
     "mode", [*(m for m in MODES if not m.incremental), FOLDERS], ids=lambda mode: mode.name
 )
+@ON_STORES
 def test_killed_twice(
-    tmp_path: Path, shop: TestDatabase, orders: pa.Table, orders_before: pa.Table, mode: Mode
+    tmp_path: Path,
+    shop: TestDatabase,
+    orders: pa.Table,
+    orders_before: pa.Table,
+    mode: Mode,
+    where: str,
+    mirror: Mirror | None,
 ) -> None:
     first = seed()
     print(f"{_ENV}={first}")
     chance = random.Random(first)
     usual = 0.0
-    for number in range(RUNS_A_MODE):
+    for number in range(RUNS_A_MODE[where]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        this = Project(folder, shop, mode, "orders_before")
+        this = Project(folder, shop, mode, "orders_before", bucket=mirror and mirror.beside(number))
         reader = Reader(this)
         usual = usual or usual_seconds(this)
         if number % 2:  # every other one over an earlier complete run
@@ -90,17 +99,20 @@ def test_killed_twice(
         reader.check_exact(orders, union=False)
 
 
-def test_incremental_killed_twice(tmp_path: Path, shop: TestDatabase) -> None:
+@ON_STORES
+def test_incremental_killed_twice(
+    tmp_path: Path, shop: TestDatabase, where: str, mirror: Mirror | None
+) -> None:
     first = seed()
     print(f"{_ENV}={first}")
     chance = random.Random(first)
     usual = 0.0
-    for number in range(RUNS_A_MODE):
+    for number in range(RUNS_A_MODE[where]):
         folder = tmp_path / str(number)
         folder.mkdir()
         table = f"random_{secrets.token_hex(4)}"
         create_table(shop, table)
-        this = Project(folder, shop, INCREMENTAL, table)
+        this = Project(folder, shop, INCREMENTAL, table, bucket=mirror and mirror.beside(number))
         reader = Reader(this)
         seen = [table_rows(shop, table)]
         usual = usual or usual_seconds(this)
@@ -115,6 +127,7 @@ def test_incremental_killed_twice(tmp_path: Path, shop: TestDatabase) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@ON_STORES
 def test_the_program_as_a_person_starts_it(
     project: Callable[..., Project], orders: pa.Table, mode: Mode
 ) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from tests.crash.kit import RANGE, Mode, Project, Reader
+from tests.crash.kit import ON_STORES, RANGE, Mode, Project, Reader
 from tests.services.postgres import database, postgres_server
 
 SLOW = Mode("slow", {**RANGE.export, "chunk_size": 5, "tuning": {"batch_size": 60, "throttle_ms": 70}})
 
 
+@ON_STORES
 def test_a_restart_of_the_state_in_mid_run(project: Callable[..., Project], orders: pa.Table) -> None:
     with postgres_server(17) as server, database(server) as state:
         this = project(SLOW)
@@ -24,5 +25,5 @@ def test_a_restart_of_the_state_in_mid_run(project: Callable[..., Project], orde
             time.sleep(0.05)
         server.restart("immediate")
         assert child.wait() == 0, child.log
-        Reader(this.prefix).check_exact(orders, union=False)
+        Reader(this).check_exact(orders, union=False)
         assert this.query("SELECT count(*) FROM chunk_run") == [(1,)]

@@ -70,9 +70,10 @@ class Store(Protocol):
         """What ``replace`` compares; None when there is no such object."""
         ...
 
-    def replace(self, staged: Path, name: str, over: str | None) -> None:
+    def replace(self, staged: Path, name: str, over: str | None) -> bool:
         """Make the staged file ``name``, atomically and durably (M7), over that version of it (None: none).
 
+        False: the same bytes were there already, of another writer as far as the store can tell.
         Raises ConflictError when another version is there, where the store can tell.
         """
         ...

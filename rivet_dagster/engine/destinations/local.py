@@ -87,8 +87,9 @@ class LocalStore:
     def version(self, name: str) -> str | None:
         return None  # a rename compares nothing
 
-    def replace(self, staged: Path, name: str, over: str | None) -> None:
+    def replace(self, staged: Path, name: str, over: str | None) -> bool:
         self.publish(staged, name)
+        return True
 
     def discard(self, staged: Path) -> None:
         with suppress(OSError):

@@ -113,7 +113,7 @@ class ObjectStore:
         discard(staged)
 
     def publish(self, staged: Path, name: str) -> str:
-        return self._send(staged, name, None).md5
+        return self._send(staged, name, None)[0].md5
 
     def version(self, name: str) -> str | None:
         try:
@@ -121,8 +121,8 @@ class ObjectStore:
         except NoObjectError:
             return None
 
-    def replace(self, staged: Path, name: str, over: str | None) -> None:
-        self._send(staged, name, over)
+    def replace(self, staged: Path, name: str, over: str | None) -> bool:
+        return self._send(staged, name, over)[1]
 
     def put_bytes(self, name: str, data: bytes) -> None:
         staged = self.staging_path(name)
@@ -200,29 +200,30 @@ class ObjectStore:
             if not entry.key.endswith("/"):  # what consoles make to show an empty folder
                 yield StoredObject(entry.key.removeprefix(self._base), entry.size, entry.md5)
 
-    def _send(self, staged: Path, name: str, over: str | None) -> Entry:
+    def _send(self, staged: Path, name: str, over: str | None) -> tuple[Entry, bool]:
+        """The object that is there then, and whether it was surely this call that made it."""
         with destination_faults(staged):
             size = staged.stat().st_size
             send = self._in_one if size <= self._one_request else self._in_pieces
-            sent = send(staged, self._key(name), size, over)
+            sent, made = send(staged, self._key(name), size, over)
         self.discard(staged)
         if sent.size != size:
             raise TransientError(
                 f"{self.uri(name)} has {sent.size} bytes, {size} were sent", code="RIVET_DEST_CONTENT_DIFFERS"
             )
-        return sent
+        return sent, made
 
-    def _in_one(self, staged: Path, key: str, size: int, over: str | None) -> Entry:
+    def _in_one(self, staged: Path, key: str, size: int, over: str | None) -> tuple[Entry, bool]:
         with _BUDGET.hold(size, self._budget):
             data = staged.read_bytes()
             digest = hashlib.md5(data, usedforsecurity=False).digest()
             try:
-                return self._ask(lambda: self._bucket.put(key, data, digest, over))
+                return self._ask(lambda: self._bucket.put(key, data, digest, over)), True
             except ConflictError:
                 # the answer to an earlier try may have been lost on its way
-                return self._ours(key, size, _b64(digest))
+                return self._ours(key, size, _b64(digest)), False
 
-    def _in_pieces(self, staged: Path, key: str, size: int, over: str | None) -> Entry:
+    def _in_pieces(self, staged: Path, key: str, size: int, over: str | None) -> tuple[Entry, bool]:
         each = max(self._bucket.piece_bytes, -(-size // _MOST_PIECES))
         upload = self._ask(lambda: self._bucket.begin(key, size, over))
         whole = hashlib.md5(usedforsecurity=False)
@@ -242,11 +243,11 @@ class ObjectStore:
                 pieces = [sent.result() for sent in waiting]
             digest = whole.digest()
             try:
-                return self._ask(lambda: self._bucket.complete(upload, pieces, digest, over))
+                return self._ask(lambda: self._bucket.complete(upload, pieces, digest, over)), True
             except ConflictError:
                 found = self._ours(key, size, _b64(digest), pieces)
                 self._ask(lambda: self._bucket.abort(upload))
-                return found
+                return found, False
         except BaseException:
             with suppress(RivetError):  # what is left of it is found by the next run
                 self._bucket.abort(upload)

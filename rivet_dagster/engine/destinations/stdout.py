@@ -76,9 +76,10 @@ class StdoutStore:
     def version(self, name: str) -> str | None:
         return None
 
-    def replace(self, staged: Path, name: str, over: str | None) -> None:
+    def replace(self, staged: Path, name: str, over: str | None) -> bool:
         self._sidecars[name] = staged.read_bytes()
         self.discard(staged)
+        return True
 
     def discard(self, staged: Path) -> None:
         discard(staged)

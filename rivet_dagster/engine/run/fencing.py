@@ -14,7 +14,8 @@ marker of its successor may then vanish, and readers wait for the next run; they
 A store that compares versions (``conditional_writes``) is fenced by that instead: what an object is
 written over is looked up *before* the lease, so a late write over a successor's object is refused by the
 store. Parts and first versions are new objects; one that arrives late is taken back by whoever sent it,
-and no manifest ever names it.
+and no manifest ever names it. One that is there already with the same bytes was written by a successor that
+completed this very run, and stays.
 """
 
 from __future__ import annotations
@@ -112,35 +113,37 @@ class FencedStore:
     def version(self, name: str) -> str | None:
         return self._store.version(name)
 
-    def replace(self, staged: Path, name: str, over: str | None) -> None:
+    def replace(self, staged: Path, name: str, over: str | None) -> bool:
         """``over`` is to be looked up before this: a successor's write after that makes it fail."""
         self._verify()
         fault_point(_STAGED_POINTS.get(posixpath.basename(name), "after_manifest_copy_staged"))
         with self._blaming_the_lease():
-            self._store.replace(staged, name, over)
+            return self._store.replace(staged, name, over)
 
     def discard(self, staged: Path) -> None:
         self._store.discard(staged)
 
     def put_bytes(self, name: str, data: bytes) -> None:
-        over = None
+        over, made = None, False
         for left in reversed(range(_TRIES)):
             over = self._store.version(name)
             try:
-                self._put(name, data, over)
+                made = self._put(name, data, over)
                 break
             except ConflictError:  # with the lease still ours: an earlier holder's last word
                 if not left:
                     raise
-        if over is None:
+        if over is None and made:
             self._verify_again(name, data)
+        elif not made:  # a successor that completed this very run has written the same: it stays
+            self._verify()
 
-    def _put(self, name: str, data: bytes, over: str | None) -> None:
+    def _put(self, name: str, data: bytes, over: str | None) -> bool:
         staged = self._store.staging_path(name)
         try:
             with destination_faults(self._store.uri(name)):
                 staged.write_bytes(data)
-            self.replace(staged, name, over)
+            return self.replace(staged, name, over)
         except BaseException:
             self._store.discard(staged)
             raise

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 import yaml
 from dagster_k8s.container_context import K8sContainerContext
-from dagster_k8s.job import DagsterK8sJobConfig, construct_dagster_k8s_job
+from dagster_k8s.job import DagsterK8sJobConfig, UserDefinedDagsterK8sConfig, construct_dagster_k8s_job
 from kubernetes import client
 
 from rivet_dagster import build_rivet_definitions
@@ -20,6 +21,10 @@ def rendered(config: dict[str, Any], step: str) -> dict[str, Any]:
     """The Job of a step, as JSON for the API server; the client's models refuse unknown fields."""
     context = K8sContainerContext.create_from_config(
         {"k8s": {key: value for key, value in config.items() if key.startswith(("env_", "service_"))}}
+    ).merge(
+        K8sContainerContext(
+            run_k8s_config=UserDefinedDagsterK8sConfig.from_dict(config["step_k8s_config"])  # type: ignore[no-untyped-call]
+        )
     )
     job_config = DagsterK8sJobConfig(config["job_image"], "/opt/dagster/dagster_home")
     job = construct_dagster_k8s_job(
@@ -38,6 +43,15 @@ def test_the_example_makes_a_step_for_each_pod() -> None:
         *(f"rivet_worker__orders_{n}" for n in (1, 2, 3)),
     }
     dg.Definitions.validate_loadable(defs)
+    dg.validate_run_config(job)  # the executor's settings are what Dagster takes
+
+
+def test_settings_that_the_executor_does_not_have_are_refused_before_a_pod_starts(tmp_path: Path) -> None:
+    wrong = tmp_path / "rivet.yaml"
+    wrong.write_text(EXAMPLE.read_text().replace("job_image:", "image:"))
+    job = build_rivet_definitions(wrong).resolve_job_def("export_orders")
+    with pytest.raises(dg.DagsterInvalidConfigError, match="image"):
+        dg.validate_run_config(job)
 
 
 def test_the_steps_of_the_example_are_rendered_as_jobs() -> None:
@@ -49,3 +63,4 @@ def test_the_steps_of_the_example_are_rendered_as_jobs() -> None:
     assert {"secretRef": {"name": "rivet"}} in container["envFrom"]
     assert {"name": "RIVET_CONFIG", "value": "/etl/rivet.yaml"} in container["env"]
     assert job["spec"]["template"]["spec"]["serviceAccountName"] == "dagster"
+    assert container["resources"] == config["step_k8s_config"]["container_config"]["resources"]
