@@ -96,10 +96,11 @@ def test_an_alter_does_not_wait_for_a_slow_chunk(rig: Rig, change: str) -> None:
         outcome = session.finalize()
     assert 0 < altering.seconds < SLOW_S / 4
     assert not [e for e in events if isinstance(e, UnitFailed)]
-    again = [e for e in events if isinstance(e, UnitCommitted) and e.attempt == 2]
-    assert 1 <= len(again) <= 2  # the other worker may not have begun before it was held back
-    assert outcome.details["pace"] == {"yields": len(again)}
-    assert sum("gave way" in e.text for e in events if isinstance(e, RunNote)) == len(again)
+    again = sum(e.attempt - 1 for e in events if isinstance(e, UnitCommitted))
+    # the other worker may not have begun before it was held back, or have begun again before the ALTER was through
+    assert 1 <= again <= 3
+    assert outcome.details["pace"] == {"yields": again}
+    assert sum("gave way" in e.text for e in events if isinstance(e, RunNote)) == again
     assert read_parquet(rig.parts(), COLUMNS) == source_rows(rig.db, COLUMNS)
     assert {row.attempts for row in rig.engine.state.units(outcome.run_id)} == {1}
 
