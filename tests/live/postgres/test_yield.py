@@ -97,7 +97,7 @@ def test_an_alter_does_not_wait_for_a_slow_chunk(rig: Rig, change: str) -> None:
     assert 0 < altering.seconds < SLOW_S / 4
     assert not [e for e in events if isinstance(e, UnitFailed)]
     again = sum(e.attempt - 1 for e in events if isinstance(e, UnitCommitted))
-    # the other worker may not have begun before it was held back, or have begun again before the ALTER was through
+    # the other worker may not have begun before it was held back, or have begun again too soon
     assert 1 <= again <= 3
     assert outcome.details["pace"] == {"yields": again}
     assert sum("gave way" in e.text for e in events if isinstance(e, RunNote)) == again
