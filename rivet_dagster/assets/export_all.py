@@ -12,6 +12,7 @@ from dagster._core.events import DagsterEvent, EngineEventData
 
 from rivet_dagster.assets._internal import retries_config, retry_mode
 from rivet_dagster.assets.failure import tell
+from rivet_dagster.assets.launcher import HOST
 from rivet_dagster.assets.reaper import holder_of
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.packing import Packer, budget_of, in_order, needs
@@ -62,7 +63,8 @@ def _packing(assets: Sequence[ExportAssets], rivet: RivetResource) -> Callable[[
 
         config = assets[0].config
         chosen = {by_step[step].export.name: step for step in steps if step in by_step}
-        with rivet.engine(config) as engine:
+        # it only looks: a state that would not last is refused by each step, under its own name
+        with rivet.engine(config, HOST) as engine:
             order = in_order(needs(engine, list(chosen)).values())
         return Packing({chosen[need.name]: need for need in order}, Packer(budget_of(config)))
 
@@ -81,7 +83,7 @@ def _summary(assets: Sequence[ExportAssets], rivet: RivetResource) -> Summary:
         config = assets[0].config
         total = Aggregate(str(config.path), "packed", began)
         try:
-            with rivet.engine(config) as engine:
+            with rivet.engine(config, HOST) as engine:
                 for step, entry in entries.items():
                     if step in by_step:
                         total.entries.append(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from rivet_dagster.assets.launcher import HOST, Worker
+from rivet_dagster.assets.launcher import Worker
 from rivet_dagster.config import RivetConfig
 from rivet_dagster.engine.redact import register_secret
 
@@ -54,7 +54,7 @@ class RivetResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         _register_password(url)
         return url
 
-    def engine(self, config: RivetConfig, worker: Worker = HOST) -> "Engine":
+    def engine(self, config: RivetConfig, worker: Worker) -> "Engine":
         """A new engine on ``config``; close it after use (it is a context manager).
 
         Raises RefusalError (RIVET_STATE_EPHEMERAL) where the state would not outlive ``worker``.

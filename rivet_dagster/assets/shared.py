@@ -15,6 +15,7 @@ from rivet_dagster.assets._internal import die_with_parent, has_ended, log_check
 from rivet_dagster.assets.execution import ExportRun, StepResult
 from rivet_dagster.assets.exports import RunConfig
 from rivet_dagster.assets.failure import tell
+from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.reaper import holder_of
 from rivet_dagster.assets.resources import RivetResource
 
@@ -101,7 +102,7 @@ def run_guest(
         _finish(context, run.steps(rivet, lock_wait=0, going_on=run_id))
 
     def act() -> None:
-        with rivet.engine(assets.config) as engine:
+        with rivet.engine(assets.config, worker_of(context)) as engine:
             guest = Guest(engine, assets.export, led_by=holder_of(context.run_id))
             joined = assist(
                 guest,
@@ -157,6 +158,6 @@ def _finish(context: dg.OpExecutionContext, results: Iterator[StepResult]) -> No
 
 def _was_led_to_its_end(context: dg.OpExecutionContext, assets: "ExportAssets", rivet: RivetResource) -> bool:
     """Whether a run that was shared under this Dagster run's lease is the last complete one."""
-    with rivet.engine(assets.config) as engine:
+    with rivet.engine(assets.config, worker_of(context)) as engine:
         last = engine.state.latest_run(assets.export.name)
         return last is not None and holder_of(context.run_id) in engine.state.leads(last.run_id)

@@ -80,10 +80,6 @@ class Store(Protocol):
 
     def discard(self, staged: Path) -> None: ...
 
-    def put_bytes(self, name: str, data: bytes) -> None:
-        """Replace ``name`` atomically and durably (M7)."""
-        ...
-
     def read_bytes(self, name: str, limit: int) -> bytes | None:
         """The object's bytes, None when absent; more than ``limit`` bytes is an IntegrityError."""
         ...

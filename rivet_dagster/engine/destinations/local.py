@@ -95,16 +95,6 @@ class LocalStore:
         with suppress(OSError):
             staged.unlink()
 
-    def put_bytes(self, name: str, data: bytes) -> None:
-        staged = self.staging_path(name)
-        with destination_faults(self.root / name):
-            try:
-                staged.write_bytes(data)
-            except OSError:
-                self.discard(staged)
-                raise
-        self.publish(staged, name)
-
     def read_bytes(self, name: str, limit: int) -> bytes | None:
         try:
             with (self.root / name).open("rb") as file:

@@ -124,15 +124,6 @@ class ObjectStore:
     def replace(self, staged: Path, name: str, over: str | None) -> bool:
         return self._send(staged, name, over)[1]
 
-    def put_bytes(self, name: str, data: bytes) -> None:
-        staged = self.staging_path(name)
-        with destination_faults(staged):
-            staged.write_bytes(data)
-        try:
-            self._send(staged, name, self.version(name))
-        finally:
-            self.discard(staged)
-
     def read_bytes(self, name: str, limit: int) -> bytes | None:
         try:
             data = self._ask(lambda: self._bucket.read(self._key(name), 0, limit + 1))

@@ -84,9 +84,6 @@ class StdoutStore:
     def discard(self, staged: Path) -> None:
         discard(staged)
 
-    def put_bytes(self, name: str, data: bytes) -> None:
-        self._sidecars[name] = data
-
     def read_bytes(self, name: str, limit: int) -> bytes | None:
         return self._sidecars.get(name)
 

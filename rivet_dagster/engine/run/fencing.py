@@ -124,6 +124,7 @@ class FencedStore:
         self._store.discard(staged)
 
     def put_bytes(self, name: str, data: bytes) -> None:
+        """Replace ``name`` atomically and durably (M7)."""
         over, made = None, False
         for left in reversed(range(_TRIES)):
             over = self._store.version(name)
@@ -133,10 +134,10 @@ class FencedStore:
             except ConflictError:  # with the lease still ours: an earlier holder's last word
                 if not left:
                     raise
-        if over is None and made:
-            self._verify_again(name, data)
-        elif not made:  # a successor that completed this very run has written the same: it stays
+        if not made:  # a successor that completed this very run has written the same: it stays
             self._verify()
+        elif over is None:
+            self._verify_again(name, data)
 
     def _put(self, name: str, data: bytes, over: str | None) -> bool:
         staged = self._store.staging_path(name)

@@ -26,6 +26,17 @@ LAUNCHER = """
         pass
 """
 
+SHARED = """
+exports:
+  - name: orders
+    table: public.orders
+    mode: chunked
+    chunk_column: id
+    format: parquet
+    destination: {type: local, path: ./out/orders}
+    dagster: {workers: 2}
+"""
+
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
@@ -47,17 +58,18 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
         del sys.modules[name]
 
 
-def refused(project: Project, job: str, step: str) -> None:
+def refused(project: Project, job: str, *steps: str) -> None:
     result = project.run(job)
     assert not result.success
-    (failed,) = project.instance.all_logs(result.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    assert failed.step_key == step
-    assert failed.dagster_event is not None
-    data = failed.dagster_event.step_failure_data.user_failure_data
-    assert data is not None
-    metadata = plain(data.metadata)
-    assert (metadata["code"], metadata["class"]) == ("RIVET_STATE_EPHEMERAL", "refusal")
-    assert "PostgreSQL" in metadata["action"]
+    failures = project.instance.all_logs(result.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert sorted(str(failed.step_key) for failed in failures) == sorted(steps)
+    for failed in failures:
+        assert failed.dagster_event is not None
+        data = failed.dagster_event.step_failure_data.user_failure_data
+        assert data is not None
+        metadata = plain(data.metadata)
+        assert (metadata["code"], metadata["class"]) == ("RIVET_STATE_EPHEMERAL", "refusal")
+        assert "PostgreSQL" in metadata["action"]
 
 
 def test_every_step_on_a_pod_refuses_a_file_and_reads_nothing(
@@ -70,6 +82,12 @@ def test_every_step_on_a_pod_refuses_a_file_and_reads_nothing(
     assert "K8sRunLauncher starts a pod for each run" in capfd.readouterr().err
     assert not list(project.folder.glob("rivet_state*"))
     assert not project.out.exists()
+
+
+def test_each_step_of_a_shared_run_refuses_it_too(project: Project) -> None:
+    project.write(SHARED)
+    refused(project, "export_orders", "rivet_lead__orders", "rivet_worker__orders_1")
+    assert not list(project.folder.glob("rivet_state*"))
 
 
 def test_a_state_in_postgres_serves_pods(

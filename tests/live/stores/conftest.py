@@ -14,6 +14,7 @@ import pytest
 from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.engine.destinations.objects import ObjectStore
 from rivet_dagster.engine.destinations.place import open_objects, prefix_of
+from rivet_dagster.engine.run.fencing import FencedStore
 from tests.services.azurite import AzureServer
 from tests.services.fake_gcs import GcsServer
 from tests.services.seaweed import BUCKET, S3Server
@@ -42,6 +43,11 @@ class Place:
         path = store.staging_path(name)
         path.write_bytes(data)
         return path
+
+
+def held(store: ObjectStore) -> FencedStore:
+    """The store as a run whose lease is never lost has it."""
+    return FencedStore(store, "o", lambda: None)
 
 
 @pytest.fixture(params=["s3", "gcs", "azure"])

@@ -13,7 +13,7 @@ from rivet_dagster.engine.destinations.base import ConflictError
 from rivet_dagster.engine.destinations.staging import FOLDER
 from rivet_dagster.engine.errors import IntegrityError, RivetError
 from rivet_dagster.engine.names import NameMatcher
-from tests.live.stores.conftest import Place
+from tests.live.stores.conftest import Place, held
 
 PART = "o_20240101T000000.000_abcdef-u00000-a1-p000.parquet"
 #: Larger than one piece of any store, so that it takes several.
@@ -53,7 +53,7 @@ def test_a_part_goes_and_comes_back_whatever_its_key_holds(place: Place) -> None
 
 def test_a_prefix_ends_at_a_slash(place: Place) -> None:
     with place.store() as one, place.store(below="_v2") as other:
-        other.put_bytes("x", b"1")
+        held(other).put_bytes("x", b"1")
         assert list(one.list()) == []
         assert [o.name for o in other.list()] == ["x"]
 
@@ -90,9 +90,9 @@ def test_of_two_writers_at_once_one_wins(place: Place) -> None:
 def test_a_sidecar_is_replaced_over_the_version_that_was_seen(place: Place) -> None:
     with place.store() as store:
         assert store.version("manifest.json") is None
-        store.put_bytes("manifest.json", b"one")
+        held(store).put_bytes("manifest.json", b"one")
         seen = store.version("manifest.json")
-        store.put_bytes("manifest.json", b"two")
+        held(store).put_bytes("manifest.json", b"two")
         for over in (seen, None):
             with pytest.raises(ConflictError):
                 store.replace(place.stage(store, b"late"), "manifest.json", over)
@@ -163,7 +163,7 @@ def test_the_probe_of_the_doctor_leaves_nothing(place: Place) -> None:
 
 def test_nothing_stays_on_the_local_disk(place: Place) -> None:
     with place.store() as store:
-        store.put_bytes("x", b"1")
+        held(store).put_bytes("x", b"1")
         with pytest.raises(ConflictError):
             store.publish(place.stage(store, b"2"), "x")
         left = [p.name for p in FOLDER.path().iterdir() if p.name != "lock"]

@@ -20,6 +20,7 @@ from rivet_dagster.engine.destinations.place import open_objects, prefix_of
 from rivet_dagster.engine.destinations.s3 import S3Bucket
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.run.engine import Engine
+from tests.live.stores.conftest import held
 from tests.services.azurite import ACCOUNT, KEY, AzureServer
 from tests.services.fake_gcs import GcsServer
 from tests.services.rivet_cli import write_config
@@ -117,7 +118,7 @@ def test_a_sas_token(bare: pytest.MonkeyPatch, azure: AzureServer) -> None:
         bare.setenv("TEST_SAS", text)
         with opened(**there) as store:
             store.probe()
-            store.put_bytes("x", b"1")
+            held(store).put_bytes("x", b"1")
             store.move("x", "_quarantine/x")
             store.delete("_quarantine/x")
     bare.setenv("TEST_SAS", token.replace("sig=", "sig=x"))

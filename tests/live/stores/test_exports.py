@@ -16,7 +16,7 @@ from rivet_dagster.engine import doctor
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.verify.repair import plan_repair
 from tests.live.postgres.rig import run_cli
-from tests.live.stores.conftest import Place
+from tests.live.stores.conftest import Place, held
 from tests.services.exporting import Exporter
 from tests.services.fake_gcs import GcsServer
 from tests.services.postgres import TestDatabase
@@ -129,7 +129,7 @@ def test_damaged_parts_are_found_by_a_listing_alone(
     damaged = bytearray(Read(place).bytes(part["path"]))
     damaged[100] ^= 1
     with place.store() as store:
-        store.put_bytes(part["path"], bytes(damaged))
+        held(store).put_bytes(part["path"], bytes(damaged))
     with exporter.engine(**keys) as engine:
         asked = engine.store(engine.export("o"), engine.prefix(engine.export("o")))
         monkeypatch.setattr(asked, "open_input", None)  # nothing of the parts is downloaded

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from rivet_dagster.engine import names
 from rivet_dagster.engine.destinations.local import LocalStore
 from rivet_dagster.engine.plan.units import Part, UnitKind, WorkUnit
+from rivet_dagster.engine.run.fencing import FencedStore
 from rivet_dagster.engine.verify.checksum import column_checksum
 from rivet_dagster.engine.verify.fingerprint import bytes_fingerprint
 from rivet_dagster.engine.verify.manifest import (
@@ -101,9 +102,10 @@ class Prefix:
         return manifest
 
     def publish(self, data: bytes, run_id: str) -> None:
-        self.store.put_bytes(names.manifest_copy(run_id), data)
-        self.store.put_bytes(names.MANIFEST, data)
-        self.store.put_bytes(names.SUCCESS, success_body(data))
+        held = FencedStore(self.store, EXPORT, lambda: None)
+        held.put_bytes(names.manifest_copy(run_id), data)
+        held.put_bytes(names.MANIFEST, data)
+        held.put_bytes(names.SUCCESS, success_body(data))
 
     def edit_manifest(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Change the manifest and everything that vouches for it, as a careful forger would."""
