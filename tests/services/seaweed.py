@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ import pytest
 from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.demo.process import bound_to_parent
 from rivet_dagster.demo.server import free_port
+from rivet_dagster.engine.destinations.bucket import UnexplainedError
 from rivet_dagster.engine.destinations.s3 import S3Bucket
 from rivet_dagster.engine.errors import RivetError
 from tests.services.postgres import work_folder
@@ -30,6 +32,10 @@ _READY_S: Final = 40.0
 BUCKET: Final = "exports"
 KEY_ENV: Final = "S3_TEST_KEY"
 SECRET_ENV: Final = "S3_TEST_SECRET"
+#: Options of a server that is soon full: so many volumes, each closed by its first megabyte.
+SMALL: Final = ("-volume.max=48", "-master.volumeSizeLimitMB=1")
+_VOLUME: Final = 1_200_000
+_FILLER: Final = "filler/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class S3Server:
 
     port: int
     process: subprocess.Popen[bytes]
+    master: int  # the port that takes orders for the whole server
     key: str = field(default_factory=lambda: f"AK{secrets.token_hex(8).upper()}")
     secret: str = field(default_factory=lambda: secrets.token_hex(20))
 
@@ -64,6 +71,31 @@ class S3Server:
         with self.named():
             return S3Bucket(DestinationConfig(**self.destination(name)))
 
+    def fill(self, client: S3Bucket, *, room: int = 0) -> None:
+        """Until it refuses. room: volumes that then are empty again. For servers of ``SMALL``."""
+        data = bytes(_VOLUME)
+        md5 = hashlib.md5(data).digest()
+        with contextlib.suppress(UnexplainedError):
+            while True:
+                client.put(f"{_FILLER}{secrets.token_hex(8)}", data, md5, None)
+        if room:
+            self.free(client, room)
+
+    def free(self, client: S3Bucket, volumes: int | None = None) -> None:
+        """Remove what fills it, or so much of it, until it has the room back."""
+        fillers = list(client.list(_FILLER))[:volumes]
+        for filler in fillers:
+            client.delete(filler.key)
+        vacuum = f"http://127.0.0.1:{self.master}/vol/vacuum?garbageThreshold=0.0001"
+        deadline = time.monotonic() + _READY_S
+        while True:  # what is removed is garbage only some moments later
+            with urllib.request.urlopen(vacuum, timeout=30) as answer:
+                layouts = json.load(answer)["Topology"]["Layouts"]
+            if sum(len(layout["writables"] or ()) for layout in layouts) >= len(fillers):
+                return
+            assert time.monotonic() < deadline, layouts
+            time.sleep(0.1)
+
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
         """The secrets are in this process's environment during the block."""
@@ -79,7 +111,7 @@ def seaweed(*, options: tuple[str, ...] = ()) -> Iterator[S3Server]:
     ports = [free_port() for _ in range(8)]
     with work_folder() as work:
         (work / "data").mkdir()
-        server = S3Server(ports[0], None)  # type: ignore[arg-type]
+        server = S3Server(ports[0], None, ports[1])  # type: ignore[arg-type]
         account = {
             "name": "all",
             "credentials": [{"accessKey": server.key, "secretKey": server.secret}],
@@ -123,7 +155,7 @@ def seaweed(*, options: tuple[str, ...] = ()) -> Iterator[S3Server]:
                 stderr=log,
                 preexec_fn=bound_to_parent(signal.SIGKILL),  # noqa: PLW1509 - the hook only calls prctl
             )
-        server = S3Server(ports[0], process, server.key, server.secret)
+        server = replace(server, process=process)
         try:
             _await(server, work / "log")
             yield server

@@ -29,6 +29,12 @@ class NoObjectError(Exception):
     """There is no object of that key."""
 
 
+class UnexplainedError(TransientError):
+    """The service answered that it failed, and not why: it may pass, or it has no room."""
+
+    default_code = "RIVET_DEST_UNAVAILABLE"
+
+
 class Entry(Struct, frozen=True):
     """An object as the service describes it.
 
@@ -194,7 +200,9 @@ def http_fault(status: int, said: str, retry_after: str | None = None) -> Except
         return EnvironmentFault(said, code="RIVET_DEST_AUTH_FAILED")
     if status == 507:
         return EnvironmentFault(said, code="RIVET_DEST_FULL")
-    if status in {408, 429} or status >= 500:
+    if status == 500:
+        return UnexplainedError(said, retry_after_s=retry_after_s(retry_after))
+    if status in {408, 429} or status > 500:
         return TransientError(said, code="RIVET_DEST_UNAVAILABLE", retry_after_s=retry_after_s(retry_after))
     return EnvironmentFault(said, code="RIVET_DEST_NOT_WRITABLE")
 

@@ -27,13 +27,14 @@ from rivet_dagster.engine.destinations.bucket import (
     Entry,
     NoObjectError,
     Piece,
+    UnexplainedError,
     Upload,
     patience_s,
     retried,
 )
 from rivet_dagster.engine.destinations.local import destination_faults
 from rivet_dagster.engine.destinations.staging import discard, staging_path
-from rivet_dagster.engine.errors import IntegrityError, RivetError, TransientError
+from rivet_dagster.engine.errors import EnvironmentFault, IntegrityError, RivetError, TransientError
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ class ObjectStore:
         """Copied, then removed: a move that is cut short leaves both, and the next one does it again."""
         size = self.size(name)
         if size is not None:
-            self._ask(lambda: self._bucket.copy(self._key(name), self._key(target), size))
+            self._write(lambda: self._bucket.copy(self._key(name), self._key(target), size))
             self.delete(name)
 
     def delete(self, name: str) -> None:
@@ -184,6 +185,25 @@ class ObjectStore:
 
     def _ask(self, ask: Callable[[], T]) -> T:
         return retried(ask, self._patience)
+
+    def _write(self, ask: Callable[[], T]) -> T:
+        """``_ask`` for requests that need room. A store that has none may say no more than that it failed."""
+        try:
+            return self._ask(ask)
+        except UnexplainedError as error:
+            if not self._takes_names():
+                raise
+            said = f"{error}, but an object without bytes is taken: the store has no room"
+            raise EnvironmentFault(said, code="RIVET_DEST_FULL") from error
+
+    def _takes_names(self) -> bool:
+        key = self._key(f".rivet_doctor_probe.{secrets.token_hex(4)}")
+        try:
+            self._bucket.put(key, b"", hashlib.md5(usedforsecurity=False).digest(), None)
+            self._bucket.delete(key)
+        except RivetError:
+            return False
+        return True
 
     def _listed(self, prefix: str) -> Iterator[StoredObject]:
         # a page that fails is asked for again inside; a listing that fails for good is begun again
@@ -209,14 +229,14 @@ class ObjectStore:
             data = staged.read_bytes()
             digest = hashlib.md5(data, usedforsecurity=False).digest()
             try:
-                return self._ask(lambda: self._bucket.put(key, data, digest, over)), True
+                return self._write(lambda: self._bucket.put(key, data, digest, over)), True
             except ConflictError:
                 # the answer to an earlier try may have been lost on its way
                 return self._ours(key, size, _b64(digest)), False
 
     def _in_pieces(self, staged: Path, key: str, size: int, over: str | None) -> tuple[Entry, bool]:
         each = max(self._bucket.piece_bytes, -(-size // _MOST_PIECES))
-        upload = self._ask(lambda: self._bucket.begin(key, size, over))
+        upload = self._write(lambda: self._bucket.begin(key, size, over))
         whole = hashlib.md5(usedforsecurity=False)
         try:
             with staged.open("rb") as file, ThreadPoolExecutor(self._bucket.pieces_at_once) as pool:
@@ -234,7 +254,7 @@ class ObjectStore:
                 pieces = [sent.result() for sent in waiting]
             digest = whole.digest()
             try:
-                return self._ask(lambda: self._bucket.complete(upload, pieces, digest, over)), True
+                return self._write(lambda: self._bucket.complete(upload, pieces, digest, over)), True
             except ConflictError:
                 found = self._ours(key, size, _b64(digest), pieces)
                 self._ask(lambda: self._bucket.abort(upload))
@@ -247,7 +267,7 @@ class ObjectStore:
     def _piece(self, upload: Upload, piece: Piece, data: bytes, held: threading.Semaphore) -> Piece:
         try:
             with _BUDGET.hold(len(data), self._budget):
-                return self._ask(lambda: self._bucket.send(upload, piece, data))
+                return self._write(lambda: self._bucket.send(upload, piece, data))
         finally:
             held.release()
 

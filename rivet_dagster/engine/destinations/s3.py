@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import s3fs
+from aiobotocore.session import AioSession
 from botocore import exceptions as boto
+from botocore import loaders
 from fsspec.asyn import sync
 from fsspec.exceptions import FSTimeoutError
 
@@ -41,7 +45,6 @@ _PASSING: Final = frozenset(
     {
         "SlowDown",
         "ServiceUnavailable",
-        "InternalError",
         "RequestTimeout",
         "RequestTimeTooSkewed",
         "Throttling",
@@ -103,9 +106,8 @@ class S3Bucket:
             config["s3"] = {"addressing_style": "path"}
         region = destination.region or ("us-east-1" if endpoint is not None else None)
         key = named(destination.access_key_env, "access_key_env")
-        options: dict[str, Any] = {}
-        if destination.aws_profile is not None:
-            options["profile"] = destination.aws_profile
+        session = AioSession(profile=destination.aws_profile)
+        session.register_component("data_loader", _descriptions())
         self._fs = s3fs.S3FileSystem(
             anon=destination.allow_anonymous and key is None,
             key=key,
@@ -116,7 +118,7 @@ class S3Bucket:
             config_kwargs=config,
             use_listings_cache=False,
             skip_instance_cache=True,
-            **options,
+            session=session,
         )
 
     def put(self, key: str, data: bytes, md5: bytes, over: str | None) -> Entry:
@@ -247,6 +249,12 @@ class S3Bucket:
             ) from error
 
 
+@functools.cache
+def _descriptions() -> Any:
+    """Of the service, from which a client is made: read once a process, not once an export."""
+    return loaders.create_loader(os.environ.get("AWS_DATA_PATH"))
+
+
 class _EmptyRangeError(Exception):
     """A range that begins at or after the end."""
 
@@ -298,4 +306,7 @@ def _fault(error: boto.ClientError, bucket: str) -> Exception:
     after = meta.get("HTTPHeaders", {}).get("retry-after")
     if code in _PASSING:
         return TransientError(said, code="RIVET_DEST_UNAVAILABLE", retry_after_s=retry_after_s(after))
-    return _EmptyRangeError(said) if status == 416 else http_fault(status, said, after)
+    if status == 416:
+        return _EmptyRangeError(said)
+    # some answers begin with 200 and turn out to be this one
+    return http_fault(500 if code == "InternalError" else status, said, after)
