@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -60,3 +62,34 @@ def project(tmp_path: Path, shop: TestDatabase, mirror: Mirror | None) -> Callab
         return Project(tmp_path, shop, mode, table, bucket=mirror)
 
     return make
+
+
+class Volume:
+    """A file system of its own at a project's prefix."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def remount(self, options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", self.path], check=True, timeout=20)
+
+    @property
+    def used(self) -> int:
+        stat = os.statvfs(self.path)
+        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Volume]:
+    """8 MB at the folder that a project of the test writes to."""
+    path = tmp_path / "out"
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "none", path], capture_output=True, check=False, timeout=20
+    )
+    if mounted.returncode != 0:
+        pytest.skip("NOT TESTED: a full and a read-only destination, as mounting needs root")
+    try:
+        yield Volume(path)
+    finally:
+        subprocess.run(["umount", "-l", path], check=True, timeout=20)

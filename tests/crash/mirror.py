@@ -1,4 +1,4 @@
-"""A prefix of an S3 bucket, copied to a folder for readers of files."""
+"""A prefix of a bucket, copied to a folder for readers of files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rivet_dagster.engine.destinations.bucket import NoObjectError
-from rivet_dagster.engine.destinations.s3 import S3Bucket
+from rivet_dagster.engine.destinations.bucket import Bucket, NoObjectError
+from tests.services.fake_gcs import GcsServer
 from tests.services.seaweed import BUCKET, S3Server
 
 #: Names of this hold what a key may and a URL must escape.
@@ -21,8 +21,8 @@ AWKWARD = "a b+c%20=ü"
 class Mirror:
     """keys: of the destination beside its place. client: reads past the store of a run."""
 
-    server: S3Server
-    client: S3Bucket
+    server: S3Server | GcsServer
+    client: Bucket
     prefix: str
     folder: Path
     keys: Mapping[str, Any] = field(default_factory=dict)

