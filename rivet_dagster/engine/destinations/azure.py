@@ -70,6 +70,7 @@ class AzureBucket:
     capabilities = AZURE
     piece_bytes = 16 << 20
     pieces_at_once = 4
+    whole_md5 = True
 
     def __init__(self, destination: DestinationConfig) -> None:
         self._name = required(destination.bucket)

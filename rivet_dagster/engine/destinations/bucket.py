@@ -77,6 +77,8 @@ class Bucket(Protocol):
     #: Bytes of a piece at least, and how many of them may be under way at once.
     piece_bytes: int
     pieces_at_once: int
+    #: Whether an object of pieces has an MD5 of the whole; else it is not made.
+    whole_md5: bool
     #: When its credentials end, as far as they tell.
     expires: datetime | None
 
@@ -91,7 +93,7 @@ class Bucket(Protocol):
         ...
 
     def complete(self, upload: Upload, pieces: Sequence[Piece], md5: bytes, over: str | None) -> Entry:
-        """Make the object of its pieces, over that version. md5: of the whole."""
+        """Make the object of its pieces, over that version. md5: of the whole, empty where it has none."""
         ...
 
     def composed(self, pieces: Sequence[Piece]) -> str:

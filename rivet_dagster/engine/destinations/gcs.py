@@ -71,6 +71,7 @@ class GcsBucket:
     capabilities = GCS
     piece_bytes = 16 << 20
     pieces_at_once = 1  # a resumable upload is one stream
+    whole_md5 = True
     expires: datetime | None = None
 
     def __init__(self, destination: DestinationConfig) -> None:

@@ -193,7 +193,7 @@ class ObjectStore:
         except UnexplainedError as error:
             if not self._takes_names():
                 raise
-            said = f"{error}, but an object without bytes is taken: the store has no room"
+            said = f"{error}, and the store takes an object without bytes: it has no room for more"
             raise EnvironmentFault(said, code="RIVET_DEST_FULL") from error
 
     def _takes_names(self) -> bool:
@@ -237,7 +237,7 @@ class ObjectStore:
     def _in_pieces(self, staged: Path, key: str, size: int, over: str | None) -> tuple[Entry, bool]:
         each = max(self._bucket.piece_bytes, -(-size // _MOST_PIECES))
         upload = self._write(lambda: self._bucket.begin(key, size, over))
-        whole = hashlib.md5(usedforsecurity=False)
+        whole = hashlib.md5(usedforsecurity=False) if self._bucket.whole_md5 else None
         try:
             with staged.open("rb") as file, ThreadPoolExecutor(self._bucket.pieces_at_once) as pool:
                 held = threading.Semaphore(self._bucket.pieces_at_once)
@@ -245,14 +245,14 @@ class ObjectStore:
                 for number, offset in enumerate(range(0, size, each), 1):
                     held.acquire()
                     data = file.read(each)
-                    whole.update(data)
-                    piece = Piece(number, offset, hashlib.md5(data, usedforsecurity=False).digest())
-                    waiting.append(pool.submit(self._piece, upload, piece, data, held))
+                    if whole is not None:
+                        whole.update(data)
+                    waiting.append(pool.submit(self._piece, upload, number, offset, data, held))
                     del data
                     if any(sent.done() and sent.exception() for sent in waiting):
                         break
                 pieces = [sent.result() for sent in waiting]
-            digest = whole.digest()
+            digest = whole.digest() if whole is not None else b""
             try:
                 return self._write(lambda: self._bucket.complete(upload, pieces, digest, over)), True
             except ConflictError:
@@ -264,8 +264,11 @@ class ObjectStore:
                 self._bucket.abort(upload)
             raise
 
-    def _piece(self, upload: Upload, piece: Piece, data: bytes, held: threading.Semaphore) -> Piece:
+    def _piece(
+        self, upload: Upload, number: int, offset: int, data: bytes, held: threading.Semaphore
+    ) -> Piece:
         try:
+            piece = Piece(number, offset, hashlib.md5(data, usedforsecurity=False).digest())
             with _BUDGET.hold(len(data), self._budget):
                 return self._write(lambda: self._bucket.send(upload, piece, data))
         finally:
@@ -277,7 +280,7 @@ class ObjectStore:
         with suppress(NoObjectError):
             found = self._ask(lambda: self._bucket.head(key))
         if found is not None and found.size == size:
-            if found.md5 == md5:
+            if md5 and found.md5 == md5:
                 return found
             if pieces is not None and found.version == self._bucket.composed(pieces):
                 return replace(found, md5=_UNKNOWN)

@@ -87,6 +87,7 @@ class S3Bucket:
     capabilities = S3
     piece_bytes = 16 << 20
     pieces_at_once = 4
+    whole_md5 = False
     expires: datetime | None = None
 
     def __init__(self, destination: DestinationConfig) -> None:
