@@ -1,4 +1,5 @@
-"""Every call into parts of Dagster that are not public. Each has a test in tests/live/dagster.
+"""Every call into parts of Dagster that are not public, but for those of running steps (``_running.py``,
+``executor.py``, ``step_worker.py``). Each has a test in tests/live/dagster.
 
 Written against dagster 1.13.27. A new minor version of Dagster: run those tests first.
 """
@@ -9,10 +10,9 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dagster as dg
@@ -198,6 +198,17 @@ def latest_materializations(
     return found
 
 
+def latest_materialization(
+    instance: dg.DagsterInstance, asset_key: dg.AssetKey
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    """The newest of the asset, as check evaluations refer to it."""
+    for record in instance.fetch_materializations(asset_key, limit=1).records:
+        return AssetCheckEvaluationTargetMaterializationData(
+            storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+        )
+    return None
+
+
 def log_check_evaluation(context: dg.OpExecutionContext, evaluation: dg.AssetCheckEvaluation) -> None:
     """Log a check's evaluation of one partition. Taken at run time, missing in the declared types."""
     context.log_event(evaluation)  # type: ignore[arg-type]
@@ -248,21 +259,3 @@ def retries_config() -> dg.Field:
 
 def retry_mode(executor_config: Mapping[str, Any]) -> RetryMode:
     return RetryMode.from_config(executor_config["retries"]) or RetryMode.ENABLED
-
-
-@contextmanager
-def event_files_open(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Keep the SQLite files of a run's events open; nothing where they are kept elsewhere.
-
-    Dagster connects for each event. The last connection that closes writes the log back into the file and
-    waits for the disk: with one that stays open an event takes about half as long.
-    """
-    from dagster._core.storage.event_log.sqlite import sqlite_event_log as sqlite
-
-    storage = instance.event_log_storage
-    with ExitStack() as stack:
-        if isinstance(storage, sqlite.SqliteEventLogStorage):
-            for shard in (run_id, sqlite.INDEX_SHARD_NAME):
-                connection = stack.enter_context(closing(sqlite3.connect(storage.path_for_shard(shard))))
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the log too
-        yield
