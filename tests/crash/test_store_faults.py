@@ -78,7 +78,7 @@ def test_a_store_that_refuses_connections(rig: Callable[..., Rig], orders: pa.Ta
     assert len(this.watcher.finished) >= 1
 
 
-@pytest.mark.parametrize("mode", ["refuse", "slow_down", "silent"])
+@pytest.mark.parametrize("mode", ["refuse", "slow_down", "broken", "silent"])
 def test_a_store_that_fails_for_a_while(rig: Callable[..., Rig], orders: pa.Table, mode: str) -> None:
     """For less than a run's patience: it waits, and nobody notices."""
     this = rig()
@@ -95,7 +95,7 @@ def test_a_store_that_fails_for_a_while(rig: Callable[..., Rig], orders: pa.Tabl
 
 
 @pytest.mark.parametrize("at", ["after_unit_commit:2", "before_finalize", "after_manifest_copy"])
-@pytest.mark.parametrize("mode", ["slow_down", "full"])
+@pytest.mark.parametrize("mode", ["slow_down", "broken", "full"])
 def test_a_store_that_stays_busy_or_full(
     rig: Callable[..., Rig], orders: pa.Table, mode: str, at: str
 ) -> None:

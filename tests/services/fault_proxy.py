@@ -9,10 +9,11 @@ import threading
 from collections.abc import Iterator
 from typing import Final, Literal
 
-Mode = Literal["pass", "refuse", "silent", "slow_down", "full"]
+Mode = Literal["pass", "refuse", "silent", "slow_down", "broken", "full"]
 _BLOCK: Final = 1 << 16
 _ANSWERS: Final = {
     "slow_down": ("503 Slow Down", "SlowDown"),
+    "broken": ("500 Internal Server Error", "InternalError"),
     "full": ("507 Insufficient Storage", "QuotaExceeded"),
 }
 
@@ -71,7 +72,7 @@ class FaultProxy:
         mode = self._mode
         if mode == "refuse":
             return _reset(client)
-        if mode == "slow_down" or (mode == "full" and _writes(client)):
+        if mode in ("slow_down", "broken") or (mode == "full" and _writes(client)):
             return self._answer(client, mode)
         server = socket.create_connection(self._upstream)
         with self._lock:
