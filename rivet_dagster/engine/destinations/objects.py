@@ -193,7 +193,7 @@ class ObjectStore:
         except UnexplainedError as error:
             if not self._takes_names():
                 raise
-            said = f"{error}, and the store takes an object without bytes: it has no room for more"
+            said = f"{error.message}, and the store takes an object without bytes: it has no room for more"
             raise EnvironmentFault(said, code="RIVET_DEST_FULL") from error
 
     def _takes_names(self) -> bool:
