@@ -4,7 +4,7 @@
     python -m benchmarks.store_clients [ROUNDS]
 
 The others: botocore without asyncio, as boto3 has it, and obstore, in Rust. All sign what they send. The MD5
-that is sent, or compared with the answer, is made outside of the times; but that of a file's pieces is in ours
+that is sent, or compared with the answer, is made outside of the times; that of a file's pieces is in ours
 and botocore's, and obstore makes none. CPU is that of the client's process.
 """
 
