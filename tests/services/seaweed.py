@@ -33,7 +33,7 @@ BUCKET: Final = "exports"
 KEY_ENV: Final = "S3_TEST_KEY"
 SECRET_ENV: Final = "S3_TEST_SECRET"
 #: Options of a server that is soon full: so many volumes, each closed by its first megabyte.
-SMALL: Final = ("-volume.max=48", "-master.volumeSizeLimitMB=1")
+SMALL: Final = ("-volume.max=64", "-master.volumeSizeLimitMB=1")
 _VOLUME: Final = 1_200_000
 _FILLER: Final = "filler/"
 
