@@ -117,7 +117,7 @@ class Teller:
         record = self._sum.ended()
         try:
             if record.details:
-                self._engine.state.record_aggregate(without_messages(record))
+                self._engine.patient_state.record_aggregate(without_messages(record))
         except RivetError as error:  # the runs are what they are without this line about them
             click.echo(f"the result was not recorded: {error}", err=True)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import TracebackType
 
 from rivet_dagster.engine.errors import RefusalError
@@ -12,6 +13,7 @@ from rivet_dagster.engine.state.lease import LeaseStore
 from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.migrate import migrate
 from rivet_dagster.engine.state.models import Claim
+from rivet_dagster.engine.state.patience import Patience
 from rivet_dagster.engine.state.runs import RunStore
 from rivet_dagster.engine.state.sharing import SharingStore
 from rivet_dagster.engine.state.unit_statements import UnitStatements
@@ -22,8 +24,9 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
     """Leases, units, runs and what outlives them. Threads share one; each process opens its own.
 
     Every method raises the error tree only: TransientError (RIVET_STATE_UNAVAILABLE) when the state
-    cannot be reached now, EnvironmentFault (RIVET_STATE_NOT_WRITABLE, RIVET_STATE_CORRUPT), and
-    BusyError (RIVET_STATE_LEASE_LOST) from whatever writes under a lease that has passed on.
+    cannot be reached now (of a ``patient`` one: for too long), EnvironmentFault
+    (RIVET_STATE_NOT_WRITABLE, RIVET_STATE_CORRUPT), and BusyError (RIVET_STATE_LEASE_LOST) from
+    whatever writes under a lease that has passed on.
     """
 
     def __init__(self, database: Database) -> None:
@@ -57,6 +60,12 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
         store = cls(database)
         store.shared_with = other
         return store
+
+    def patient(self, patience: Patience) -> StateStore:
+        """The same state, on the same connections, asked with ``patience``."""
+        other = copy.copy(self)
+        other.patience = patience
+        return other
 
     @property
     def location(self) -> StateLocation:
