@@ -49,7 +49,9 @@ class Engine:
     def state(self) -> StateStore:
         with self._lock:
             if self._state is None:
-                self._state = StateStore.open(self.state_location, source_identity=self._identity())
+                self._state = StateStore.open(
+                    self.state_location, source_identity=self._identity(), lease_s=lease_ttl_s()
+                )
             return self._state
 
     @property

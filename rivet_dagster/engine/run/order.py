@@ -50,16 +50,15 @@ def work_order(
     only: indexes of the units to work on, None for all that are not complete.
     """
     source = engine.source(export)
-    state = engine.state.patient(keeper.patience)
     options = write_options(export)
     tuning = engine.config.tuning_for(export)
     written = source.file_columns(tuple(columns), options.format)
-    run = state.get_run(run_id)
+    run = engine.state.patient(keeper.patience).get_run(run_id)
     assert run is not None
     assert run.created_at is not None
     return WorkOrder(
         run_id=run_id,
-        state=state,
+        state=engine.state,
         keeper=keeper,
         store=store,
         options=options,

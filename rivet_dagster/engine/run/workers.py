@@ -95,6 +95,7 @@ class WorkerPool:
             threading.Thread(target=self._run, args=(number,), name=f"rivet-worker-{number}", daemon=True)
             for number in range(self._order.pace.parallel)
         ]
+        self._order.keeper.on_loss = self._lose_lease
         with self.pacer.watching():
             for thread in self._threads:
                 thread.start()
@@ -136,6 +137,11 @@ class WorkerPool:
             self._fail_run(as_rivet_error(error))
         finally:
             self._events.put(None)
+
+    def _lose_lease(self, error: RivetError) -> None:
+        """What is being read will not count: nobody waits for the end of it."""
+        self._fail_run(error)
+        self.stop()
 
     def _fail_run(self, error: RivetError) -> None:
         with self._lock:
@@ -280,7 +286,8 @@ class WorkerPool:
     def _retract(self, claim: Claim, parts: list[Part]) -> None:
         """The commit was refused: move aside what is now of no use, unless an attempt at it came through."""
         with contextlib.suppress(RivetError):
-            if not self._state.is_committed(claim):
+            # not patiently: the lead looks for what is left, and the lease may be lost
+            if not self._order.state.is_committed(claim):
                 for part in parts:
                     self._order.store.retract(part.path, claim.run_id)
 

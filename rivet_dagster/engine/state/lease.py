@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from rivet_dagster.engine.errors import BusyError, RivetError
@@ -217,6 +217,8 @@ class LeaseKeeper:
         self.lease = lease
         self.claim_ttl_s = claim_ttl_s
         self.lost = threading.Event()
+        #: told once when that happens, on whatever thread found it out
+        self.on_loss: Callable[[RivetError], None] | None = None
         self._store = store
         self._interval_s = interval_s if interval_s is not None else lease.ttl_s / 3
         self._claims: set[tuple[str, int, int]] = set()
@@ -252,7 +254,6 @@ class LeaseKeeper:
 
     def verify(self) -> None:
         """``check``, and ask the state: the answer holds whatever the clocks say."""
-        self.check()
         self.patience.ask(lambda: self._store.confirm(self.lease))
 
     @contextlib.contextmanager
@@ -288,8 +289,17 @@ class LeaseKeeper:
         except RivetError as error:
             # whatever the trouble is, it may pass, until the time that we were given has
             if self._overdue() or error.code == "RIVET_STATE_LEASE_LOST":
-                self._reason = error
-                self.lost.set()
+                self._lose(error)
+
+    def _lose(self, reason: RivetError) -> None:
+        with self._lock:
+            if self.lost.is_set():
+                return
+            self._reason = reason
+            self.lost.set()
+            tell = self.on_loss
+        if tell is not None:
+            tell(lease_lost(self.lease))
 
 
 class GuestKeeper(LeaseKeeper):

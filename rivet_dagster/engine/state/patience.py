@@ -29,7 +29,7 @@ def _sleep(seconds: float) -> bool:
 class Patience:
     """Asks again for ``seconds`` after the first failure.
 
-    check: raises what ends the waiting before that. pause: waits so many seconds; True ends it too.
+    check: raises when no answer is of use any more. pause: waits so many seconds; True ends it too.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Patience:
         """``question``, which may be asked twice though the first one was heard: its answer may be lost."""
         pause = _AWAY_S
         until: float | None = None
+        self._check()
         while True:
             try:
                 return question()
@@ -54,9 +55,11 @@ class Patience:
                     raise
                 now = time.monotonic()
                 until = now + self._seconds if until is None else until
-                if now >= until or self._pause(min(pause, until - now)):
+                if now >= until:
                     raise
-            self._check()
+                self._check()
+                if self._pause(min(pause, until - now)):
+                    raise
             pause = min(_AWAY_MOST_S, pause * 2)
 
 

@@ -9,7 +9,7 @@ from rivet_dagster.engine.errors import RefusalError
 from rivet_dagster.engine.state.connection import Connection
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.exports import ExportStore
-from rivet_dagster.engine.state.lease import LeaseStore
+from rivet_dagster.engine.state.lease import DEFAULT_TTL_S, LeaseStore
 from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.migrate import migrate
 from rivet_dagster.engine.state.models import Claim
@@ -36,14 +36,17 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
         self.shared_with: str | None = None
 
     @classmethod
-    def open(cls, location: StateLocation, *, source_identity: str = "") -> StateStore:
+    def open(
+        cls, location: StateLocation, *, source_identity: str = "", lease_s: float = DEFAULT_TTL_S
+    ) -> StateStore:
         """Open the state and bring it to this version's schema.
 
         source_identity: ``engine://host:port/database``; a SQLite directory that somebody named
         and that another source uses is refused (RIVET_STATE_FOREIGN) before anything is changed. "":
-        nobody knows here, so nothing is compared.
+        nobody knows here, so nothing is compared. lease_s: how long leases live here; a server that says
+        nothing is not waited for longer.
         """
-        database = Database(location)
+        database = Database(location, lease_s=lease_s)
         other = None
         try:
             if location.backend == "sqlite" and source_identity:

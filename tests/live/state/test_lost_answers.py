@@ -85,6 +85,8 @@ DONE = RunFinish(
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SUM = RunAggregate("agg_1", NOW, NOW, "rivet.yaml", "sequential", 1, 1, 0, 0, 1, 1, 1, ())
 
+EVENT = JournalEvent("Something", {"n": 1})
+
 Change = Callable[[StateStore, Lease], object]
 CHANGES: dict[str, Change] = {
     "begin": lambda s, lease: s.begin_run(header("r2", "others"), make_units(2), lease, events=[EVENT]),
@@ -100,7 +102,6 @@ CHANGES: dict[str, Change] = {
     "aggregate": lambda s, _lease: s.record_aggregate(SUM),
     "finish": lambda s, lease: (commit_all(s, lease), s.finish_run("r1", lease, DONE)),
 }
-EVENT = JournalEvent("Something", {"n": 1})
 
 
 @pytest.mark.parametrize("name", CHANGES)
