@@ -61,7 +61,7 @@ class Database:
         if location.backend == "sqlite":
             self.dialect = _Sqlite(location)
         else:
-            self.dialect = _Postgres(location, libpq_bounds(lease_s))
+            self.dialect = _Postgres(location, lease_s)
         self._pool = Pool(self.dialect.connect, self.dialect.clean, max_age_s=self.dialect.max_age_s)
 
     def close(self) -> None:
@@ -187,17 +187,21 @@ class _Postgres:
     )
     max_age_s = 300.0  # firewalls forget idle connections
 
-    def __init__(self, location: StateLocation, bounds: dict[str, int]) -> None:
+    def __init__(self, location: StateLocation, lease_s: float) -> None:
         import psycopg
 
+        from rivet_dagster.engine.state.listening import LEAST_S, ListeningConnection
+
         self.errors = psycopg.Error
-        self._connect = psycopg.connect
+        self._connect = ListeningConnection.connect
+        self._silence_s = max(LEAST_S, min(lease_s, _SILENCE_S))
         self._idle = psycopg.pq.TransactionStatus.IDLE
-        self._settings: dict[str, Any] = {**bounds, **location.server}
+        self._settings: dict[str, Any] = {**libpq_bounds(lease_s), **location.server}
 
     def connect(self) -> Any:
         # without prepared statements: a pooler between us and the server may not keep them
         raw = self._connect(**self._settings, autocommit=True, prepare_threshold=None)
+        raw.silence_s = self._silence_s
         try:
             raw.execute(_PG_SESSION)
         except BaseException:
@@ -206,6 +210,7 @@ class _Postgres:
         return raw
 
     def clean(self, raw: Any) -> bool:
+        raw.silence_s = self._silence_s  # a migration has more
         if raw.pgconn.transaction_status == self._idle:
             return True
         with contextlib.suppress(self.errors):

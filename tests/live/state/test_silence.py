@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rivet_dagster.engine.errors import TransientError
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits
+from rivet_dagster.engine.state import listening
 from rivet_dagster.engine.state.database import Database, libpq_bounds
 from rivet_dagster.engine.state.location import StateLocation
+from rivet_dagster.engine.state.store import StateStore
 from tests.services.postgres import TestDatabase
 
 _OPTIONS = {
@@ -58,6 +63,38 @@ def test_a_url_that_names_a_bound_has_its_way(db: TestDatabase, tmp_path: Path) 
 def test_a_new_connection_has_a_share_of_the_time() -> None:
     shares = {ttl: libpq_bounds(ttl)["connect_timeout"] for ttl in (1, 10, 30, 3600)}
     assert shares == {1: 2, 10: 3, 30: 10, 3600: 10}
+
+
+def test_a_server_that_stands_still_is_given_up(
+    db: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel acknowledges what we send, and its process does not answer."""
+    monkeypatch.setattr(listening, "LEAST_S", 1.0)
+    with StateStore.open(StateLocation.parse(db.url, tmp_path), lease_s=1.0) as store:
+        lease = store.acquire("key", "t", wait_s=0)
+        with store._db.single() as connection:
+            server = connection.scalar("SELECT pg_backend_pid()")
+        os.kill(server, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(TransientError) as caught:
+                store.renew(lease)
+            assert caught.value.code == "RIVET_STATE_UNAVAILABLE"
+            assert 1 <= time.monotonic() - began < 5
+            store.renew(lease)  # on another connection
+        finally:
+            os.kill(server, signal.SIGCONT)
+
+
+def test_a_statement_that_is_slow_to_begin_and_then_talks_is_listened_to(
+    db: TestDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "LEAST_S", 1.0)
+    database = Database(StateLocation.parse(db.url, tmp_path), lease_s=1.0)
+    rows = "SELECT repeat('x', 9000), pg_sleep(0.2) FROM generate_series(1, 12)"
+    with database.single() as connection:
+        assert len(connection.rows(rows)) == 12
+    database.close()
 
 
 def test_the_source_is_given_up_within_a_minute(db: TestDatabase) -> None:
