@@ -1,4 +1,5 @@
-"""Every call into parts of Dagster that are not public. Each has a test in tests/live/dagster.
+"""Every call into parts of Dagster that are not public, but for those of running steps (``_running.py``,
+``executor.py``, ``step_worker.py``). Each has a test in tests/live/dagster.
 
 Written against dagster 1.13.27. A new minor version of Dagster: run those tests first.
 """
@@ -9,10 +10,9 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dagster as dg
@@ -248,21 +248,3 @@ def retries_config() -> dg.Field:
 
 def retry_mode(executor_config: Mapping[str, Any]) -> RetryMode:
     return RetryMode.from_config(executor_config["retries"]) or RetryMode.ENABLED
-
-
-@contextmanager
-def event_files_open(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Keep the SQLite files of a run's events open; nothing where they are kept elsewhere.
-
-    Dagster connects for each event. The last connection that closes writes the log back into the file and
-    waits for the disk: with one that stays open an event takes about half as long.
-    """
-    from dagster._core.storage.event_log.sqlite import sqlite_event_log as sqlite
-
-    storage = instance.event_log_storage
-    with ExitStack() as stack:
-        if isinstance(storage, sqlite.SqliteEventLogStorage):
-            for shard in (run_id, sqlite.INDEX_SHARD_NAME):
-                connection = stack.enter_context(closing(sqlite3.connect(storage.path_for_shard(shard))))
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the log too
-        yield

@@ -10,12 +10,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError, DagsterSubprocessError
@@ -28,8 +28,8 @@ from dagster._utils import get_run_crash_explanation
 from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster_shared.error import SerializableErrorInfo
 
-from rivet_dagster.assets._internal import event_files_open
-from rivet_dagster.assets.step_worker import RunOrder, StepBroke, StepEnded, StepOrder, serve
+from rivet_dagster.assets._running import event_files_open, has_no_threads
+from rivet_dagster.assets.step_worker import RunOrder, StepBroke, StepEnded, StepOrder, StepPrints, serve
 from rivet_dagster.engine.packing import Need, Packer
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class Worker:
 
     def __init__(self, context: Any, order: RunOrder) -> None:
         self.step: str | None = None
+        self._prints: list[BinaryIO] = []
         self.stop = context.Event()
         self.channel, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, order, self.stop))
@@ -124,6 +125,20 @@ class Worker:
         with suppress(OSError):
             self.channel.send(None)
         self.channel.close()
+
+    def shows(self, paths: Sequence[str]) -> None:
+        """What it prints from now on goes to files; ``show`` copies what is new of them to the console."""
+        self._prints = [open(path, "rb") for path in paths]  # noqa: SIM115 - until the step is over
+
+    def show(self, *, last: bool = False) -> None:
+        for stream, file in enumerate(self._prints, start=1):  # 1: standard output, 2: error
+            while chunk := file.read(1 << 16):
+                with suppress(OSError):  # nobody listens any more
+                    os.write(stream, chunk)
+            if last:
+                file.close()
+        if last:
+            self._prints = []
 
 
 @dataclass
@@ -170,18 +185,25 @@ class PackedExecutor(dg.Executor):
         self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan
     ) -> Iterator[DagsterEvent]:
         began = datetime.now(UTC)
-        processes = multiprocessing.get_context("forkserver")
-        processes.set_forkserver_preload(["dagster._core.executor.multiprocess", PRELOADED])
+        keys = list(execution_plan.step_keys_to_execute)
         order = RunOrder(
             plan_context.reconstructable_job,
             plan_context.dagster_run,
             plan_context.run_config,
             plan_context.instance.get_ref(),
             self._retries,
+            keys,
             execution_plan.repository_load_data,
         )
-        first = [Worker(processes, order)]  # gets ready while the past is looked up
-        keys = list(execution_plan.step_keys_to_execute)
+        processes: Any = multiprocessing.get_context("forkserver")
+        processes.set_forkserver_preload(["dagster._core.executor.multiprocess", PRELOADED])
+        # they get ready while the past is looked up
+        if has_no_threads():  # later ones come from the server: by then there are open files
+            first = [
+                Worker(multiprocessing.get_context("fork"), order) for _ in range(min(self._limit, len(keys)))
+            ]
+        else:
+            first = [Worker(processes, order)]
         packing = self._pack(keys)
         yield DagsterEvent.engine_event(
             plan_context,
@@ -189,7 +211,7 @@ class PackedExecutor(dg.Executor):
             EngineEventData.multiprocess(os.getpid()),
         )
         with ExitStack() as stack:
-            stack.enter_context(event_files_open(plan_context.instance, plan_context.run_id))
+            stack.enter_context(event_files_open(plan_context.instance))
             pools = BudgetedPools(plan_context.instance, plan_context.dagster_run, packing, self._limit)
             stack.enter_context(pools)
             active = stack.enter_context(
@@ -226,6 +248,8 @@ class PackedExecutor(dg.Executor):
                 for channel in ready:
                     if isinstance(channel, Connection):
                         yield from self._listen(going, going.busy[channel])
+                for worker in going.busy.values():
+                    worker.show()
                 yield from active.plan_events_iterator(going.context)
         except Exception:
             for worker in going.busy.values():
@@ -263,6 +287,8 @@ class PackedExecutor(dg.Executor):
                 if isinstance(message, DagsterEvent):
                     yield message
                     yield from self._handle(going, step, message)
+                elif isinstance(message, StepPrints):
+                    worker.shows(message.paths)
                 elif isinstance(message, StepEnded):
                     going.entries[step] = message.entry
                     keep = message.bytes <= _KEPT_BYTES
@@ -274,6 +300,7 @@ class PackedExecutor(dg.Executor):
             yield from self._crashed(going, step, crash)
         if keep is None:
             return
+        worker.show(last=True)
         worker.step = None
         del going.busy[worker.channel]
         if keep:

@@ -77,13 +77,15 @@ def instance(home: Path) -> Iterator[dg.DagsterInstance]:
 
 
 @contextmanager
-def run_worker(project: Project, job: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_worker(
+    project: Project, job: str, module: str = "rivet_dagster.definitions", **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """``dagster job execute`` in a process of its own; killed at the end of the block."""
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "job", "execute"]
     log = project.folder / "worker.log"
     with log.open("ab") as output:
         worker = subprocess.Popen(
-            [*command, "-m", "rivet_dagster.definitions", "-j", job],
+            [*command, "-m", module, "-j", job],
             env={
                 **os.environ,
                 "DAGSTER_HOME": project.instance.root_directory,
