@@ -198,6 +198,17 @@ def latest_materializations(
     return found
 
 
+def latest_materialization(
+    instance: dg.DagsterInstance, asset_key: dg.AssetKey
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    """The newest of the asset, as check evaluations refer to it."""
+    for record in instance.fetch_materializations(asset_key, limit=1).records:
+        return AssetCheckEvaluationTargetMaterializationData(
+            storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+        )
+    return None
+
+
 def log_check_evaluation(context: dg.OpExecutionContext, evaluation: dg.AssetCheckEvaluation) -> None:
     """Log a check's evaluation of one partition. Taken at run time, missing in the declared types."""
     context.log_event(evaluation)  # type: ignore[arg-type]

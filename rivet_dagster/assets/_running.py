@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,11 +60,13 @@ def event_files_open(instance: dg.DagsterInstance) -> Iterator[None]:
             with engines[shard].begin() as connection:
                 yield connection
 
+    # of this object alone, until they are deleted and the class's own show again
     storage._connect = kept  # type: ignore[method-assign]
+    storage.has_table = cache(storage.has_table)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del storage._connect
+        del storage._connect, storage.has_table
         for engine in engines.values():
             engine.dispose()
 

@@ -22,10 +22,10 @@ from rivet_dagster.assets.checks import validation_result
 from rivet_dagster.assets.entries import tell_entry
 from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, table_metadata
 from rivet_dagster.assets.failure import failure_metadata, retry_or_failure, tell, worst
-from rivet_dagster.assets.gates import gate_results
+from rivet_dagster.assets.gates import StepResult, gate_results, tell_checks
 from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.metadata import source_lineage
-from rivet_dagster.assets.naming import DRIFT, QUALITY, VALIDATE
+from rivet_dagster.assets.naming import CHECKS_LOGGED, DRIFT, QUALITY, VALIDATE
 from rivet_dagster.assets.partitions import is_window
 from rivet_dagster.assets.pools import ensure_pools
 from rivet_dagster.assets.reaper import holder_of
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.events import RunOutcome, RunPlan
     from rivet_dagster.engine.run.session import Session
     from rivet_dagster.engine.verify.report import Depth
-
-StepResult = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 #: Notes of the engine that go to the event log, per minute; the rest goes to stderr alone.
 _NOTES_PER_MINUTE = 20
@@ -61,18 +59,17 @@ def run_export(
     When checks alone were selected, they look at the last complete run.
     """
     die_with_parent()
-    run = ExportRun(
-        context.op_execution_context,
-        assets,
-        requested=_requested(context, assets),
-        yields_table=assets.table_key in context.selected_asset_keys,
-        checks=frozenset(key.name for key in context.selected_asset_check_keys),
-        depth=depth,
-    )
+    requested, yields_table = _requested(context, assets), assets.table_key in context.selected_asset_keys
+    selected = checks = frozenset(key.name for key in context.selected_asset_check_keys)
+    if CHECKS_LOGGED in context.run.tags:
+        checks |= {spec.name for spec in assets.inline_checks}
+    op_context = context.op_execution_context
+    run = ExportRun(op_context, assets, requested, yields_table, checks, depth)
     caught: Exception | None = None
     try:
         if context.selected_asset_keys:
-            yield from run.steps(rivet, lock_wait=lock_wait, fresh=fresh)
+            results = run.steps(rivet, lock_wait=lock_wait, fresh=fresh)
+            yield from tell_checks(op_context, results, selected)
         else:
             yield from run.checks_alone(rivet, lock_wait=lock_wait)
     except Exception as error:  # noqa: BLE001 - the event log would keep its text: it is told, not raised
@@ -118,7 +115,7 @@ class ExportRun:
     """One attempt of a step. requested: chunk partitions to run, None for all that are outstanding.
 
     yields_table: the table was selected, so its materialization is a result of the step; otherwise it
-    is only logged. checks: names of the inline checks that were selected.
+    is only logged. checks: names of the inline checks to tell of.
     """
 
     context: dg.OpExecutionContext
@@ -304,6 +301,8 @@ class ExportRun:
 
     def verdict(self, caught: Exception) -> Exception:
         """What Dagster gets to see of ``caught``."""
+        if isinstance(caught, dg.Failure):
+            return caught
         error = as_rivet_error(caught)
         tell(error)
         if not isinstance(caught, RivetError):

@@ -8,8 +8,8 @@ import dagster as dg
 
 from rivet_dagster.assets.automation import with_its_table
 from rivet_dagster.assets.checks import validate_spec
-from rivet_dagster.assets.execution import StepResult, run_export
-from rivet_dagster.assets.gates import gate_specs
+from rivet_dagster.assets.execution import run_export
+from rivet_dagster.assets.gates import StepResult, gate_specs
 from rivet_dagster.assets.naming import RECONCILE, VALIDATE, ExportNames
 from rivet_dagster.assets.partitions import chunk_partitions
 from rivet_dagster.assets.pools import pool_of

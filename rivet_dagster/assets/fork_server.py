@@ -10,9 +10,7 @@ one for each export. The fork server imports once and forks. Two things follow f
 
 import rivet_dagster.assets.build
 import rivet_dagster.assets.step_worker
-import rivet_dagster.config
-import rivet_dagster.engine.run.engine
-import rivet_dagster.engine.run.finalize  # noqa: F401 - imported for the steps
+import rivet_dagster.config  # noqa: F401 - imported for the steps
 from rivet_dagster.assets._internal import kill_with_parent
 
 kill_with_parent()

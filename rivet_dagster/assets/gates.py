@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from rivet_dagster.assets._internal import latest_materialization, log_check_evaluation
 from rivet_dagster.assets.naming import DRIFT, QUALITY
 
 if TYPE_CHECKING:
     from rivet_dagster.assets.exports import ExportAssets
     from rivet_dagster.config import ExportConfig
+
+StepResult = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 _SEVERITY = {"warn": dg.AssetCheckSeverity.WARN, "fail": dg.AssetCheckSeverity.ERROR}
 
@@ -43,6 +46,41 @@ def gate_results(assets: "ExportAssets", details: Mapping[str, Any]) -> Iterator
         yield _quality(assets, details["quality"]["gates"])
     if assets.export.on_schema_drift != "continue" and "drift" in details:
         yield _drift(assets, details["drift"])
+
+
+def tell_checks(
+    context: dg.OpExecutionContext, results: Iterator[StepResult], selected: frozenset[str] = frozenset()
+) -> Iterator[StepResult]:
+    """Yield what Dagster waits for; log checks that were not selected, which takes half of the events.
+
+    Raises Failure at the end when one of those failed, as Dagster does after a check that blocks: what
+    depends on the table stays as it is.
+    """
+    blocked: list[str] = []
+    about = None
+    for result in results:
+        if isinstance(result, dg.MaterializeResult) or result.check_name in selected:
+            yield result
+            continue
+        assert result.asset_key is not None
+        assert result.check_name is not None
+        about = about or latest_materialization(context.instance, result.asset_key)
+        log_check_evaluation(
+            context,
+            dg.AssetCheckEvaluation(
+                asset_key=result.asset_key,
+                check_name=result.check_name,
+                passed=result.passed,
+                metadata=result.metadata,
+                target_materialization_data=about,
+                severity=result.severity,
+                description=result.description,
+            ),
+        )
+        if not result.passed and result.severity == dg.AssetCheckSeverity.ERROR:
+            blocked.append(result.check_name)
+    if blocked:
+        raise dg.Failure(f"checks failed: {', '.join(blocked)}", allow_retries=False)
 
 
 def _quality(assets: "ExportAssets", gates: list[dict[str, Any]]) -> dg.AssetCheckResult:

@@ -18,6 +18,9 @@ DRIFT = "drift"
 RECONCILE = "reconcile"
 RECONCILE_CHUNKS = "reconcile_chunks"
 
+#: Tag of a run whose tables log their inline checks without these being selected.
+CHECKS_LOGGED = "rivet/checks_logged"
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from rivet_dagster.assets._internal import die_with_parent, has_ended, log_check_evaluation
-from rivet_dagster.assets.execution import ExportRun, StepResult
+from rivet_dagster.assets._internal import die_with_parent, has_ended
+from rivet_dagster.assets.execution import ExportRun
 from rivet_dagster.assets.exports import RunConfig
 from rivet_dagster.assets.failure import tell
+from rivet_dagster.assets.gates import StepResult, tell_checks
 from rivet_dagster.assets.launcher import worker_of
 from rivet_dagster.assets.reaper import holder_of
 from rivet_dagster.assets.resources import RivetResource
@@ -126,8 +127,6 @@ def _guarded(run: ExportRun, act: Callable[[], None]) -> None:
     caught: Exception | None = None
     try:
         act()
-    except dg.Failure:
-        raise
     except Exception as error:  # noqa: BLE001 - the event log would keep its text
         caught = error
     if caught is not None:
@@ -135,25 +134,8 @@ def _guarded(run: ExportRun, act: Callable[[], None]) -> None:
 
 
 def _finish(context: dg.OpExecutionContext, results: Iterator[StepResult]) -> None:
-    """Log the checks; one that would block what comes after an asset fails the step here."""
-    blocked = []
-    for result in results:
-        if isinstance(result, dg.AssetCheckResult) and result.asset_key and result.check_name:
-            log_check_evaluation(
-                context,
-                dg.AssetCheckEvaluation(
-                    asset_key=result.asset_key,
-                    check_name=result.check_name,
-                    passed=result.passed,
-                    metadata=result.metadata,
-                    severity=result.severity,
-                    description=result.description,
-                ),
-            )
-            if not result.passed and result.severity == dg.AssetCheckSeverity.ERROR:
-                blocked.append(result.check_name)
-    if blocked:
-        raise dg.Failure(f"checks failed: {', '.join(blocked)}", allow_retries=False)
+    for _ in tell_checks(context, results):
+        pass  # an op has no result to give
 
 
 def _was_led_to_its_end(context: dg.OpExecutionContext, assets: "ExportAssets", rivet: RivetResource) -> bool:

@@ -29,6 +29,9 @@ from dagster._utils.error import serializable_error_info_from_exc_info
 from dagster._utils.interrupts import capture_interrupts
 from dagster_shared.error import SerializableErrorInfo
 
+import rivet_dagster.engine.run.engine
+import rivet_dagster.engine.run.finalize
+import rivet_dagster.engine.verify.validate  # noqa: F401 - loaded before processes are forked for steps
 from rivet_dagster.assets._internal import die_with_parent
 from rivet_dagster.assets._running import captured_logs, event_files_open
 from rivet_dagster.assets.entries import take_entry

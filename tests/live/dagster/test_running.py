@@ -14,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
 from rivet_dagster.assets._running import event_files_open, has_no_threads
+from rivet_dagster.assets.gates import tell_checks
 from tests.live.dagster.conftest import Project
 from tests.live.dagster.test_crash import run_worker
 
@@ -184,3 +185,47 @@ def session_commands(session: int) -> set[str]:
         except OSError:
             continue
     return found
+
+
+def test_checks_of_export_all_are_told_without_being_planned(four: Project) -> None:
+    with run_worker(four, "export_all") as worker:
+        assert worker.wait(120) == 0
+    (run,) = four.instance.get_runs()
+    assert not four.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED)
+    logs = four.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    told = [log.get_dagster_event().asset_check_evaluation_data for log in logs]
+    assert {(e.asset_key.path[-1], e.check_name) for e in told} == {
+        (name, check) for name in NAMES for check in ("validate", "drift")
+    }
+    for evaluation in told:
+        assert evaluation.passed
+        (newest,) = four.instance.fetch_materializations(evaluation.asset_key, limit=1).records
+        assert evaluation.target_materialization_data
+        assert evaluation.target_materialization_data.storage_id == newest.storage_id
+
+
+@pytest.mark.parametrize(
+    ("severity", "success"), [(dg.AssetCheckSeverity.ERROR, False), (dg.AssetCheckSeverity.WARN, True)]
+)
+def test_a_logged_check_blocks_like_a_selected_one(
+    stored: dg.DagsterInstance, severity: dg.AssetCheckSeverity, success: bool
+) -> None:
+    failed = dg.AssetCheckResult(asset_key=KEY, check_name="validate", passed=False, severity=severity)
+    passed = dg.AssetCheckResult(asset_key=KEY, check_name="drift", passed=True)
+
+    @dg.op
+    def op(context: dg.OpExecutionContext) -> None:
+        assert list(tell_checks(context, iter([failed, passed]))) == []
+
+    @dg.job
+    def job() -> None:
+        op()
+
+    result = job.execute_in_process(instance=stored, raise_on_error=False)
+    logs = stored.all_logs(result.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    told = [log.get_dagster_event().asset_check_evaluation_data for log in logs]
+    assert [(e.check_name, e.passed, e.severity) for e in told] == [
+        ("validate", False, severity),
+        ("drift", True, dg.AssetCheckSeverity.ERROR),
+    ]
+    assert result.success == success
