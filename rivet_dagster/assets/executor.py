@@ -7,6 +7,7 @@ next (``engine/packing.py``), and that a process runs one step after the other (
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -199,6 +200,7 @@ class PackedExecutor(dg.Executor):
         processes.set_forkserver_preload(["dagster._core.executor.multiprocess", PRELOADED])
         # they get ready while the past is looked up
         if has_no_threads():  # later ones come from the server: by then there are open files
+            gc.freeze()  # no collection of theirs walks what they share with this process, and copies it
             first = [
                 Worker(multiprocessing.get_context("fork"), order) for _ in range(min(self._limit, len(keys)))
             ]
