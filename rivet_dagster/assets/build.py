@@ -50,6 +50,8 @@ def build_rivet_definitions(
     ]
     chosen = executor_of(config, executor)
     jobs = {a.export.name: export_job(a, rivet, chosen) for a in assets}
+    every = all_job(assets, rivet, name)
+    resuming = ([*jobs.values(), every], every.name)
     schedules = [export_schedule(a, jobs[a.export.name]) for a in assets]
     sensors = [source_moved_sensor(config, a, jobs[a.export.name]) for a in assets if a.export.dagster.sensor]
     return dg.Definitions(
@@ -57,17 +59,15 @@ def build_rivet_definitions(
         asset_checks=[build_reconcile_check(a) for a in assets],
         jobs=[
             *jobs.values(),
-            all_job(assets, rivet, name),
+            every,
             *(validate_job(a) for a in assets),
             *(reconcile_job(a) for a in assets),
             *(repair_job(a) for a in assets),
         ],
         schedules=[schedule for schedule in schedules if schedule is not None],
         sensors=[
-            stale_runs_sensor(config, assets, list(jobs.values()), running=reaper, name=name),
-            crashed_runs_sensor(
-                config, assets, watched_steps(assets), list(jobs.values()), running=reaper, name=name
-            ),
+            stale_runs_sensor(config, assets, *resuming, running=reaper, name=name),
+            crashed_runs_sensor(config, assets, watched_steps(assets), *resuming, running=reaper, name=name),
             *notification_sensors(config, assets, watched_steps(assets), name=name),
             *sensors,
         ],

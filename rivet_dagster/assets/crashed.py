@@ -60,18 +60,50 @@ def report_crashes(
 
 
 def resume_requests(
-    run: dg.DagsterRun, exports: Iterable[str], assets: Sequence[ExportAssets]
+    instance: dg.DagsterInstance,
+    run: dg.DagsterRun,
+    exports: Iterable[str],
+    assets: Sequence[ExportAssets],
+    all_job: str,
+    *,
+    whole: bool = True,
 ) -> list[dg.RunRequest]:
-    """A run of each export that goes on where the dead one was."""
-    names = {a.export.name: a.names for a in assets}
+    """A run of each export that goes on where the dead one was.
+
+    whole: the run's own worker died. Exports that it had not begun are then lost with it: one run of
+    ``all_job`` does those too, packed as they were to be.
+    """
+    tags, going_on = {RESUME_OF: run.run_id}, set(exports)
+    waiting = _not_begun(instance, run, assets) if whole else set()
+    if not waiting:
+        return [
+            dg.RunRequest(
+                run_key=f"resume-{run.run_id}-{a.names.base}", job_name=a.names.export_job, tags=tags
+            )
+            for a in assets
+            if a.export.name in going_on
+        ]
+    chosen = [a.table_key for a in assets if a.export.name in going_on | waiting]
+    execution = run.run_config.get("execution") if run.job_name == all_job else None
     return [
         dg.RunRequest(
-            run_key=f"resume-{run.run_id}-{names[export].base}",
-            job_name=names[export].export_job,
-            tags={RESUME_OF: run.run_id},
+            run_key=f"resume-{run.run_id}",
+            job_name=all_job,
+            asset_selection=chosen,
+            run_config={"execution": execution} if execution else None,
+            tags=tags,
         )
-        for export in dict.fromkeys(exports)
     ]
+
+
+def _not_begun(instance: dg.DagsterInstance, run: dg.DagsterRun, assets: Sequence[ExportAssets]) -> set[str]:
+    """Exports whose tables the run was to make, and whose steps it did not come to."""
+    planned = instance.get_records_for_run(
+        run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    ).records
+    tables = {record.asset_key for record in planned}
+    waiting = {a.names.op: a.export.name for a in assets if a.table_key in tables}
+    return {waiting[key] for key in waiting.keys() - latest_events(instance, run.run_id, waiting).keys()}
 
 
 def resumable(instance: dg.DagsterInstance, run: dg.DagsterRun, *, whole: bool = True) -> bool:
@@ -91,6 +123,7 @@ def crashed_runs_sensor(
     assets: Sequence[ExportAssets],
     steps: Mapping[str, Watched],
     jobs: Sequence[ExportJob],
+    all_job: str,
     *,
     running: bool,
     name: str | None = None,
@@ -119,7 +152,8 @@ def crashed_runs_sensor(
         exports = [steps[key].export for key in found]
         if REAPED in run.tags or not resumable(instance, run, whole=whole):
             return dg.SensorResult(skip_reason="it is not for this sensor to go on with it")
-        return dg.SensorResult(run_requests=resume_requests(run, exports, assets))
+        requests = resume_requests(instance, run, exports, assets, all_job, whole=whole)
+        return dg.SensorResult(run_requests=requests)
 
     definition: dg.SensorDefinition = crashed_runs
     return definition

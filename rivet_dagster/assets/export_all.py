@@ -90,7 +90,7 @@ def _summary(assets: Sequence[ExportAssets], rivet: RivetResource) -> Summary:
                             entry or _untold(engine, by_step[step], context.run_id, died=step in died)
                         )
                 record = without_messages(total.ended())
-                engine.state.record_aggregate(record)
+                engine.patient_state.record_aggregate(record)
         except RivetError as error:  # the runs are what they are without this line about them
             tell(error)
             return

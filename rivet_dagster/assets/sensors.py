@@ -78,11 +78,12 @@ def stale_runs_sensor(
     config: RivetConfig,
     assets: Sequence[ExportAssets],
     jobs: Sequence[ExportJob],
+    all_job: str,
     *,
     running: bool,
     name: str | None = None,
 ) -> dg.SensorDefinition:
-    """Ends stale runs and asks once for a run that resumes each of their exports."""
+    """Ends stale runs and asks once for a run that resumes what they had not done."""
 
     @dg.sensor(
         name=of_location(STALE_RUNS, name),
@@ -101,7 +102,7 @@ def stale_runs_sensor(
             request
             for one in reaped
             if resumable(context.instance, one.run)
-            for request in resume_requests(one.run, one.exports, assets)
+            for request in resume_requests(context.instance, one.run, one.exports, assets, all_job)
         ]
         skip = None if requests else f"{len(reaped)} runs ended" if reaped else "no stale run"
         return dg.SensorResult(run_requests=requests, skip_reason=skip)

@@ -141,5 +141,6 @@ def _finish(context: dg.OpExecutionContext, results: Iterator[StepResult]) -> No
 def _was_led_to_its_end(context: dg.OpExecutionContext, assets: "ExportAssets", rivet: RivetResource) -> bool:
     """Whether a run that was shared under this Dagster run's lease is the last complete one."""
     with rivet.engine(assets.config, worker_of(context)) as engine:
-        last = engine.state.latest_run(assets.export.name)
-        return last is not None and holder_of(context.run_id) in engine.state.leads(last.run_id)
+        state = engine.patient_state
+        last = state.latest_run(assets.export.name)
+        return last is not None and holder_of(context.run_id) in state.leads(last.run_id)

@@ -117,7 +117,9 @@ class Teller:
         record = self._sum.ended()
         try:
             if record.details:
-                self._engine.state.record_aggregate(without_messages(record))
+                # a run that failed may have waited for the state already
+                state = self._engine.state if errors else self._engine.patient_state
+                state.record_aggregate(without_messages(record))
         except RivetError as error:  # the runs are what they are without this line about them
             click.echo(f"the result was not recorded: {error}", err=True)
         try:

@@ -140,6 +140,7 @@ class Project:
     extra: dict[str, Any] = field(default_factory=dict)
     state_url: str | None = None
     bucket: Mirror | None = None
+    source_options: str = ""
 
     def __post_init__(self) -> None:
         self.write()
@@ -164,7 +165,8 @@ class Project:
             **self.mode.export,
             **self.extra,
         }
-        source = {"type": "postgres", "url": self.db.url, "tls": {"mode": "disable"}}
+        url = f"{self.db.url}?{self.source_options}" if self.source_options else self.db.url
+        source = {"type": "postgres", "url": url, "tls": {"mode": "disable"}}
         self.config.write_text(yaml.safe_dump({"source": source, "exports": [export]}))
 
     def _destination(self) -> dict[str, Any]:

@@ -44,6 +44,13 @@ SHARED: Final = Mode(
 )
 
 
+#: Some 30 seconds a unit.
+SLOW: Final = Mode("slow", {**SHARED.export, "tuning": {"batch_size": 30, "throttle_ms": 5000}})
+
+#: In which a process that has lost the state for good is gone.
+BOUND_S: Final = 6 * TTL_S
+
+
 @dataclass
 class Ordeal:
     """hosts and their processes, the first of which leads. state_port: of the state, on each host."""
@@ -53,9 +60,10 @@ class Ordeal:
     hosts: list[Host]
     children: list[Child]
 
-    def start(self, number: int, **environment: str) -> Child:
-        """The lead on host 0, guests on the others."""
-        verb, options = ("run", ()) if number == 0 else ("work", ("--wait", "30"))
+    def start(self, number: int, *, lead: bool = False, **environment: str) -> Child:
+        """The lead on host 0, guests on the others unless they are to ``lead``."""
+        leads = lead or number == 0
+        verb, options = ("run", ()) if leads else ("work", ("--wait", "30"))
         settings = {
             **self.hosts[number].environment,
             "RIVET_LEASE_TTL_S": str(TTL_S),
@@ -67,6 +75,10 @@ class Ordeal:
         child = Child(self.project, options, settings, verb=verb)
         self.children.append(child)
         return child
+
+    def part(self, number: int, how: str) -> None:
+        """Host ``number`` loses the state: by a reset (cut), or without a word (drop)."""
+        getattr(self.hosts[number], how)(self.state_port)
 
     def check(self, orders: pa.Table) -> None:
         """Every unit once in the state, every row once for a reader."""
@@ -109,9 +121,11 @@ def ordeal(
     return make
 
 
-@ON_STORES
+@pytest.mark.parametrize(
+    ("where", "how"), [("local", "cut"), ("local", "drop"), ("s3", "drop")], indirect=["where"]
+)
 def test_one_is_killed_one_is_cut_off_and_one_hangs_past_its_time(
-    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table
+    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table, how: str
 ) -> None:
     with ordeal("once") as this:
         killed = this.start(1, RIVET_TEST_CRASH_AT="after_file_write:2")
@@ -119,7 +133,7 @@ def test_one_is_killed_one_is_cut_off_and_one_hangs_past_its_time(
         stalled = this.start(3, RIVET_TEST_PAUSE_AT="after_file_write:1")
         lead = this.start(0)
         stalled.await_stopped()
-        this.hosts[2].cut(this.state_port)
+        this.part(2, how)
         assert lead.wait() == 0, lead.log
         assert killed.wait() == -signal.SIGKILL, killed.log
         assert cut.wait() == 2, cut.log
@@ -147,13 +161,16 @@ def test_whoever_it_hits_and_whenever(
             this.children[3].await_text(" units")
             time.sleep(1.5)  # the guests join
             killed, cut, stalled = chance.sample(range(COUNT), 3)
+            how = chance.choice(("cut", "drop"))
             acts = [
                 (chance.uniform(0, 2), partial(_of(this, killed).kill)),
-                (chance.uniform(0, 2), partial(this.hosts[cut].cut, this.state_port)),
+                (chance.uniform(0, 2), partial(this.part, cut, how)),
                 (chance.uniform(0, 2), partial(os.kill, _of(this, stalled).pid, signal.SIGSTOP)),
             ]
             asleep = chance.uniform(1, 3) * TTL_S
-            told = f"seed {first + number}: killed {killed}, cut {cut}, stalled {stalled} for {asleep:.1f} s"
+            told = (
+                f"seed {first + number}: killed {killed}, {how} {cut}, stalled {stalled} for {asleep:.1f} s"
+            )
             print(told)
             began = time.monotonic()
             for at, act in sorted(acts, key=lambda entry: entry[0]):
@@ -167,6 +184,97 @@ def test_whoever_it_hits_and_whenever(
             for host in (cut, stalled):
                 assert _of(this, host).wait() in {0, 2}, f"{told}\n{_of(this, host).log}"
             this.check(orders)
+
+
+@pytest.mark.parametrize("at", ["after_source_read:1", "after_part_staged:1", "after_file_write:1"])
+def test_a_guest_whose_packets_vanish_stops_and_others_do_its_units(
+    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table, at: str
+) -> None:
+    with ordeal("silent") as this:
+        parted = this.start(1, RIVET_TEST_PAUSE_AT=at)
+        lead = this.start(0)
+        parted.await_stopped()
+        this.part(1, "drop")
+        began = time.monotonic()
+        parted.resume()
+        assert parted.wait() == 2, parted.log
+        assert time.monotonic() - began < BOUND_S
+        assert lead.wait() == 0, lead.log
+        this.check(orders)
+
+
+@pytest.mark.parametrize("at", ["after_plan", "after_file_write:2", "before_finalize", "after_manifest_copy"])
+def test_a_lead_whose_packets_vanish_stops_and_a_guest_ends_the_run(
+    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table, at: str
+) -> None:
+    with ordeal("silent") as this:
+        guest = this.start(1)
+        lead = this.start(0, RIVET_TEST_PAUSE_AT=at)
+        lead.await_stopped()
+        this.part(0, "drop")
+        began = time.monotonic()
+        lead.resume()
+        assert lead.wait() == 2, lead.log
+        assert time.monotonic() - began < BOUND_S
+        if at == "after_plan":  # nobody was invited: the next attempt is the one that goes on
+            lead = this.start(2, lead=True)
+            assert lead.wait() == 0, lead.log
+        assert guest.wait() == 0, guest.log
+        this.check(orders)
+
+
+def test_a_read_that_lasts_ends_with_the_lease(
+    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table
+) -> None:
+    """Half a minute a unit: nobody waits for its end to find out that it will not count."""
+    with ordeal("silent") as this:
+        this.project.mode = SLOW
+        this.project.write()
+        lead = this.start(0)
+        lead.await_text(" units")
+        time.sleep(1.5)
+        this.part(0, "drop")
+        began = time.monotonic()
+        assert lead.wait() == 2, lead.log
+        assert time.monotonic() - began < BOUND_S
+        this.project.mode = SHARED
+        this.project.write()
+        again = this.start(1, lead=True)
+        assert again.wait() == 0, again.log
+        Reader(this.project).check_exact(orders, union=False)
+
+
+def test_packets_that_come_through_again_in_time_cost_a_pause(
+    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table
+) -> None:
+    with ordeal("silent") as this:
+        lead = this.start(0, RIVET_LEASE_TTL_S="20")
+        guest = this.start(1, RIVET_LEASE_TTL_S="20")
+        lead.await_text(" units")
+        for host in (0, 1):
+            time.sleep(1)
+            this.part(host, "drop")
+            time.sleep(2.5)
+            this.hosts[host].heal(this.state_port)
+        assert lead.wait() == 0, lead.log
+        assert guest.wait() == 0, guest.log
+        this.check(orders)
+
+
+def test_a_source_whose_packets_vanish_is_left_for_another_host(
+    ordeal: Callable[[str], contextlib.AbstractContextManager[Ordeal]], orders: pa.Table
+) -> None:
+    with ordeal("silent") as this:
+        this.project.source_options = "keepalives_idle=1&keepalives_interval=1&tcp_user_timeout=2000"
+        this.project.write()
+        parted = this.start(1, RIVET_TEST_PAUSE_AT="after_source_read:1")
+        lead = this.start(0)
+        parted.await_stopped()
+        this.hosts[1].drop(this.project.db.server.port)
+        parted.resume()
+        assert lead.wait() == 0, lead.log
+        assert parted.wait() in {0, 2}, parted.log
+        this.check(orders)
 
 
 def _of(this: Ordeal, host: int) -> Child:

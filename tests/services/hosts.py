@@ -2,6 +2,9 @@
 
 A process of the host sees its own loopback and nothing else. What listens there hands every connection
 over to the same address of the test's own namespace, as a router would that knows three routes.
+
+A route is cut in one of two ways: ``cut`` resets what is open and refuses what is new; ``drop`` lets every
+packet vanish without an answer, as a pulled cable does or a firewall that forgot.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,6 +21,11 @@ from typing import Final
 
 _CLONE_NEWNET: Final = 0x40000000
 _BLOCK: Final = 1 << 16
+#: Of Linux: a program that looks at each packet before TCP does, and one that lets none through.
+_SO_ATTACH_FILTER: Final = 26
+_SO_DETACH_FILTER: Final = 27
+_NOTHING: Final = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+_DROP_ALL: Final = struct.pack("@HP", 1, ctypes.addressof(_NOTHING))
 #: Where a child finds the namespace that it enters before anything else.
 ENTER: Final = "TEST_NETWORK_NAMESPACE"
 
@@ -37,7 +46,11 @@ class Host:
     def __init__(self, routes: Mapping[int, int]) -> None:
         self._routes = dict(routes)
         self._cut: set[int] = set()
+        self._passes = {port: threading.Event() for port in routes}
+        for passes in self._passes.values():
+            passes.set()
         self._open: dict[socket.socket, int] = {}
+        self._near: dict[socket.socket, int] = {}  # of ``_open``, what the host's processes talk to
         self._lock = threading.Lock()
         self._listeners: list[socket.socket] = []
         self._error: OSError | None = None
@@ -64,9 +77,27 @@ class Host:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    def drop(self, port: int) -> None:
+        """From now on no packet passes ``port`` in either direction, and nobody is told."""
+        self._passes[port].clear()
+        self._filter(port, _SO_ATTACH_FILTER, _DROP_ALL)
+
+    def heal(self, port: int) -> None:
+        """Let packets pass again; what TCP still remembers goes on."""
+        self._filter(port, _SO_DETACH_FILTER, b"\0" * 4)
+        self._passes[port].set()
+
+    def _filter(self, port: int, option: int, program: bytes) -> None:
+        listener = self._listeners[tuple(self._routes).index(port)]
+        with self._lock:
+            for end in (listener, *(end for end, through in self._near.items() if through == port)):
+                with contextlib.suppress(OSError):  # it has ended, or has no filter
+                    end.setsockopt(socket.SOL_SOCKET, option, program)
+
     def close(self) -> None:
         for port in self._routes:
             self.cut(port)
+            self._passes[port].set()
         for listener in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
@@ -99,22 +130,28 @@ class Host:
                 cut = port in self._cut
                 if not cut:
                     self._open |= {near: port, far: port}
+                    self._near[near] = port
+                if not self._passes[port].is_set():
+                    near.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _DROP_ALL)
             if cut:
                 near.close()
                 far.close()
                 continue
             for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._pump, args=(one, other, port), daemon=True).start()
 
-    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+    def _pump(self, one: socket.socket, other: socket.socket, port: int) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(_BLOCK):
+                self._passes[port].wait()
                 other.sendall(data)
+        self._passes[port].wait()  # a goodbye is a packet too
         for end in (one, other):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._open.pop(one, None)
+            self._near.pop(one, None)
         one.close()
 
 

@@ -11,6 +11,7 @@ from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.place import open_store, prefix_of
 from rivet_dagster.engine.errors import ConfigError, RivetError, UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
+from rivet_dagster.engine.run.options import lease_ttl_s
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
 from rivet_dagster.engine.sources.postgres.connect import SessionLimits
@@ -18,6 +19,7 @@ from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin
 from rivet_dagster.engine.sources.postgres.source import PostgresSource
 from rivet_dagster.engine.state.location import StateLocation
+from rivet_dagster.engine.state.patience import Patience
 from rivet_dagster.engine.state.store import StateStore
 
 if TYPE_CHECKING:
@@ -47,8 +49,16 @@ class Engine:
     def state(self) -> StateStore:
         with self._lock:
             if self._state is None:
-                self._state = StateStore.open(self.state_location, source_identity=self._identity())
+                self._state = StateStore.open(
+                    self.state_location, source_identity=self._identity(), lease_s=lease_ttl_s()
+                )
             return self._state
+
+    @property
+    def patient_state(self) -> StateStore:
+        """``state`` for a run, which can wait where it is away: for as long as a lease would live."""
+        patience = Patience(lease_ttl_s())
+        return patience.ask(lambda: self.state).patient(patience)
 
     def _identity(self) -> str:
         """Which source this is; "" where its address is not known here: what needs no source says nothing."""

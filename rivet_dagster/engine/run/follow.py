@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from rivet_dagster.engine.errors import (
     REGISTRY,
+    BusyError,
     CrashedError,
     IntegrityError,
     InternalError,
@@ -53,7 +55,8 @@ def shared_events(
     finally:
         follower.over.set()
         thread.join()
-    yield from follower.look()
+    with contextlib.suppress(BusyError):  # the pool tells of a lost lease
+        yield from follower.look()
 
 
 class _Follower:

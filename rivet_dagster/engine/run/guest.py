@@ -43,6 +43,7 @@ class Guest:
         self._export = export
         self._led_by = led_by
         self._key = engine.lease_key(export.name)
+        self._state = engine.patient_state
 
     def await_invitation(
         self, wait_s: float, is_over: Callable[[], bool] = lambda: False, *, after: str | None = None
@@ -69,12 +70,11 @@ class Guest:
         Units that failed are the lead's to report. Raises RefusalError RIVET_PLAN_DRIFT when config,
         table or destination are not here what they are for the lead.
         """
-        state = self._engine.state
-        run = state.get_run(invited.run_id)
+        run = self._state.get_run(invited.run_id)
         if run is None:
             return
         ttl_s = invited.lease.ttl_s
-        with GuestKeeper(state, invited.lease, claim_ttl_s=ttl_s) as keeper:
+        with GuestKeeper(self._engine.state, invited.lease, claim_ttl_s=ttl_s) as keeper:
             pool = self._pool(run, invited, keeper)
             yield from pool.events()
         if pool.errors:
@@ -86,7 +86,7 @@ class Guest:
 
     def await_end(self, invited: Invitation) -> Ending:
         """Until the run is over, has units to give out again, or has no lead although it is not over."""
-        state, pause = self._engine.state, _LOOK_S
+        state, pause = self._state, _LOOK_S
         while True:
             run = state.get_run(invited.run_id)
             found = self._invitation(anybody=True)
@@ -101,11 +101,11 @@ class Guest:
             pause = min(_LOOK_MOST_S, pause * 1.5)
 
     def _is_done(self, run_id: str) -> bool:
-        run = self._engine.state.get_run(run_id)
+        run = self._state.get_run(run_id)
         return run is None or run.status != "in_progress"
 
     def _invitation(self, *, anybody: bool = False) -> Invitation | None:
-        found = self._engine.state.invitation(self._export.name, self._key)
+        found = self._state.invitation(self._export.name, self._key)
         if found is None or anybody or self._led_by in {None, found.lease.holder}:
             return found
         return None

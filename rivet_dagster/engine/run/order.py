@@ -53,7 +53,7 @@ def work_order(
     options = write_options(export)
     tuning = engine.config.tuning_for(export)
     written = source.file_columns(tuple(columns), options.format)
-    run = engine.state.get_run(run_id)
+    run = engine.state.patient(keeper.patience).get_run(run_id)
     assert run is not None
     assert run.created_at is not None
     return WorkOrder(

@@ -74,13 +74,15 @@ class Session:
         self._started = time.monotonic()
 
     def __enter__(self) -> Session:
-        state = self.engine.state
         key = self.engine.lease_key(self.export.name)
         with self._naming_the_export():
-            lease = state.acquire(key, self._holder, wait_s=self._lock_wait, ttl_s=lease_ttl_s())
-        self._stack.callback(state.release, lease)
+            patient = self.engine.patient_state
+            lease = patient.acquire(key, self._holder, wait_s=self._lock_wait, ttl_s=lease_ttl_s())
         claims = lease.ttl_s if self.export.shared else DEFAULT_CLAIM_TTL_S
-        self.keeper = self._stack.enter_context(LeaseKeeper(state, lease, claim_ttl_s=claims))
+        self.keeper = LeaseKeeper(self.engine.state, lease, claim_ttl_s=claims)
+        self._stack.callback(self.keeper.release)
+        self._stack.enter_context(self.keeper)
+        self._state = patient.patient(self.keeper.patience)
         fault_point("after_lease")
         return self
 
@@ -116,16 +118,16 @@ class Session:
         self._whole, self._going_on = only is None, going_on
         with self._naming_the_export():
             if going_on is not None:
-                require_open(self.engine.state, going_on)
+                require_open(self._state, going_on)
             self._open_source()
             identity = self.engine.config.source.identity()
-            if other := self.engine.state.shared_with:
+            if other := self._state.shared_with:
                 self._notes.append(f"the state beside the config is also that of {other}")
             self._hash = plan_hash(self.export, self._planner_of_run().facts, identity)
             self._sealed = sealed
             if sealed is not None:
                 facts = self._planner_of_run().facts
-                sealed.require_applicable(self.engine.state, self._hash, facts.columns)
+                sealed.require_applicable(self._state, self._hash, facts.columns)
             restart = repair and only is None
             continued = self._continue_open_run(only, fresh=fresh or restart)
             # what was chosen of an open run that is given up stands for that run, not for the one before
@@ -146,7 +148,7 @@ class Session:
         plan = self._planned
         for note in self._notes:
             yield RunNote(note)
-        yield from carried_events(self.engine.state, plan)
+        yield from carried_events(self._state, plan)
         if self._skip_reason is not None:
             return
         store = self._store(self.header.prefix)
@@ -175,7 +177,7 @@ class Session:
         done = {unit.index for unit in plan.units} - plan.outstanding
         snapshot = self._planner_of_run().snapshot_id()
         lease = self.keeper.lease
-        return shared_events(pool, self.engine.state, plan.run_id, lease, snapshot=snapshot, done=done)
+        return shared_events(pool, self._state, plan.run_id, lease, snapshot=snapshot, done=done)
 
     def finalize(self) -> RunOutcome:
         """Manifest, verification, ``_SUCCESS``, cursor. Raises the run's error when a unit is not done."""
@@ -189,7 +191,7 @@ class Session:
         finalizer = self._finalizer()
         if self._skip_reason is not None:
             return finalizer.skipped(self._skip_reason)
-        progress = self.engine.state.progress(self.header.run_id)
+        progress = self._state.progress(self.header.run_id)
         if progress.completed < progress.total:
             missing = progress.total - progress.completed
             text = f"{missing} units are not complete yet; materialize their partitions too"
@@ -232,7 +234,7 @@ class Session:
     @property
     def complete(self) -> bool:
         """Every unit of the run is committed (a run of selected partitions may leave others open)."""
-        progress = self.engine.state.progress(self.header.run_id)
+        progress = self._state.progress(self.header.run_id)
         return progress.completed == progress.total
 
     @property
@@ -251,18 +253,18 @@ class Session:
             "failed",
             metrics={
                 "duration_ms": int((time.monotonic() - self._started) * 1000),
-                "retries": self.engine.state.retries(self.header.run_id),
+                "retries": self._state.retries(self.header.run_id),
             },
             error=error_object(error, with_message=False),
             events=(*self._decisions, failed_event(error)),
         )
-        self.engine.state.record_failure(self.header.run_id, self.keeper.lease, finish)
+        self._state.record_failure(self.header.run_id, self.keeper.lease, finish)
 
     def _store(self, prefix: str) -> FencedStore:
         return FencedStore(self.engine.store(self.export, prefix), self.export.name, self.keeper.verify)
 
     def _continue_open_run(self, only: Collection[str] | None, *, fresh: bool) -> RunPlan | None:
-        state = self.engine.state
+        state = self._state
         run = state.open_run(self.export.name)
         if run is None:
             return None
@@ -317,7 +319,7 @@ class Session:
         self, only: Collection[str], base: RunHeader | None = None, *, repair: bool = False
     ) -> RunPlan | None:
         """Units of the last complete run, or of ``base``, again in a new run that carries the others."""
-        state = self.engine.state
+        state = self._state
         at = partial(self.engine.store, self.export)
         found = rerun(state, at, self.export, self._planner_of_run(), self._hash, only, base)
         if isinstance(found, str):
@@ -336,7 +338,7 @@ class Session:
         )
 
     def _plan_fresh(self, identity: str, *, restart: bool) -> RunPlan:
-        state, planner, sealed = self.engine.state, self._planner_of_run(), self._sealed
+        state, planner, sealed = self._state, self._planner_of_run(), self._sealed
         if sealed is not None:  # an open run of it may have been completed just now
             sealed.refuse_applied(state)
         if self._going_on is not None:  # so may it, and another one was not asked for
@@ -372,7 +374,7 @@ class Session:
         )
 
     def _look_for_drift(self) -> None:
-        accepted = self.engine.state.accepted_schema(self.export.name)
+        accepted = self._state.accepted_schema(self.export.name)
         self._drift = look_for_drift(self.export, accepted, self._columns)
         self._notes.extend(self._drift.schema_lines)
 
@@ -402,7 +404,7 @@ class Session:
 
         assert self._planner is not None
         return Finalizer(
-            state=self.engine.state,
+            state=self._state,
             lease=self.keeper.lease,
             store=self._store(self.header.prefix),
             export=self.export,

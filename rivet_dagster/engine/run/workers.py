@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
 
-from rivet_dagster.engine.errors import BusyError, RivetError, TransientError, as_rivet_error, error_object
+from rivet_dagster.engine.errors import BusyError, RivetError, as_rivet_error, error_object
 from rivet_dagster.engine.names import part_name
 from rivet_dagster.engine.plan.units import Part, WorkUnit
 from rivet_dagster.engine.run.events import RunEvent, RunNote, UnitCommitted, UnitFailed
@@ -26,17 +26,12 @@ from rivet_dagster.engine.run.retry import backoff_s
 from rivet_dagster.engine.run.sink import BatchLimit, Checksum, Extend, Measure, UnitSink, UnitStream
 from rivet_dagster.engine.sources.base import SourceWatch, UnitReader
 from rivet_dagster.engine.state.lease import LeaseKeeper
+from rivet_dagster.engine.state.patience import Patience
 from rivet_dagster.engine.state.store import Claim, StateStore
 from rivet_dagster.engine.write.base import PartWriter, WriteOptions
 
-_T = TypeVar("_T")
-
 _IDLE_S: Final = 0.2  # between looks for a unit that another worker may give back
 _IDLE_MOST_S: Final = 2.0  # the same where the other worker may be another process: nobody wakes us
-
-#: Pauses between attempts to reach a state that is away.
-_AWAY_S: Final = 0.1
-_AWAY_MOST_S: Final = 2.0
 
 #: Attempts of a unit that may end for others' sake before they count like any that fail.
 _UNCOUNTED: Final = 5
@@ -81,6 +76,8 @@ class WorkerPool:
         self._order = order
         self._events: queue.SimpleQueue[RunEvent | None] = queue.SimpleQueue()
         self._stop = threading.Event()
+        keeper = order.keeper
+        self._state = order.state.patient(Patience(keeper.lease.ttl_s, keeper.check, self._stop.wait))
         self._readers: list[UnitReader] = []
         self._lock = threading.Lock()
         self._ended = threading.Condition()  # notified when a unit is committed or given back
@@ -98,6 +95,7 @@ class WorkerPool:
             threading.Thread(target=self._run, args=(number,), name=f"rivet-worker-{number}", daemon=True)
             for number in range(self._order.pace.parallel)
         ]
+        self._order.keeper.on_loss = self._lose_lease
         with self.pacer.watching():
             for thread in self._threads:
                 thread.start()
@@ -140,6 +138,11 @@ class WorkerPool:
         finally:
             self._events.put(None)
 
+    def _lose_lease(self, error: RivetError) -> None:
+        """What is being read will not count: nobody waits for the end of it."""
+        self._fail_run(error)
+        self.stop()
+
     def _fail_run(self, error: RivetError) -> None:
         with self._lock:
             self.errors.append(error)
@@ -166,15 +169,13 @@ class WorkerPool:
                 with self.pacer.turn() as may_begin:
                     if not may_begin:
                         return
-                    claim = self._patiently(lambda: self._claim(worker))
+                    claim = self._claim(worker)
                     if claim is not None:
                         idle = _IDLE_S
                         behind = self._attempt(claim, reader, behind)
                         continue
                 # a unit may wait for its next attempt, or one that is under way may yet fail
-                if not self._patiently(
-                    lambda: order.state.has_claimable_later(order.run_id, only=order.only)
-                ):
+                if not self._state.has_claimable_later(order.run_id, only=order.only):
                     return
                 self._await_settled(seen, idle)
                 if order.shared:
@@ -186,21 +187,9 @@ class WorkerPool:
 
     def _claim(self, worker: str) -> Claim | None:
         order = self._order
-        return order.state.claim(
+        return self._state.claim(
             order.run_id, worker, order.keeper.lease, only=order.only, ttl_s=order.keeper.claim_ttl_s
         )
-
-    def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """``ask`` the state, again and again while it is away, for as long as the lease would last."""
-        pause = _AWAY_S
-        while True:
-            try:
-                return ask()
-            except TransientError as error:
-                if error.code != "RIVET_STATE_UNAVAILABLE" or self._stop.wait(pause):
-                    raise
-            self._order.keeper.check()
-            pause = min(_AWAY_MOST_S, pause * 2)
 
     def _await_settled(self, seen: int, seconds: float) -> None:
         """Until more than ``seen`` attempts are settled, or for a while."""
@@ -224,7 +213,7 @@ class WorkerPool:
 
         def verify() -> None:
             order.keeper.check()
-            self._patiently(lambda: order.state.confirm_claim(claim, order.keeper.lease))
+            self._state.confirm_claim(claim, order.keeper.lease)
 
         sink = UnitSink(
             order.store.guarded(verify),
@@ -272,15 +261,13 @@ class WorkerPool:
     def _commit(self, claim: Claim, parts: list[Part], seconds: float) -> None:
         order = self._order
         order.keeper.check()
-        self._patiently(
-            lambda: order.state.commit_unit(
-                claim,
-                parts,
-                order.keeper.lease,
-                seconds=seconds,
-                file_format=order.options.format,
-                compression=order.options.codec or "none",
-            )
+        self._state.commit_unit(
+            claim,
+            parts,
+            order.keeper.lease,
+            seconds=seconds,
+            file_format=order.options.format,
+            compression=order.options.codec or "none",
         )
         self._in_a_row = 0
         fault_point("after_unit_commit")
@@ -299,6 +286,7 @@ class WorkerPool:
     def _retract(self, claim: Claim, parts: list[Part]) -> None:
         """The commit was refused: move aside what is now of no use, unless an attempt at it came through."""
         with contextlib.suppress(RivetError):
+            # not patiently: the lead looks for what is left, and the lease may be lost
             if not self._order.state.is_committed(claim):
                 for part in parts:
                     self._order.store.retract(part.path, claim.run_id)
@@ -318,15 +306,13 @@ class WorkerPool:
         record = error_object(error, with_message=False)
         # the pause is the unit's, not the worker's: other units go on meanwhile
         try:
-            self._patiently(
-                lambda: order.state.fail_unit(
-                    claim,
-                    record,
-                    order.keeper.lease,
-                    final=final and not stopping,
-                    retry_after_s=wait,
-                    counted=counted,
-                )
+            self._state.fail_unit(
+                claim,
+                record,
+                order.keeper.lease,
+                final=final and not stopping,
+                retry_after_s=wait,
+                counted=counted,
             )
         except BusyError as refused:
             if refused.code != "RIVET_STATE_CLAIM_LOST":

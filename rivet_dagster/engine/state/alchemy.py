@@ -6,6 +6,7 @@ Nothing else needs it: importing it costs more than the whole state work of a sm
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,10 +17,8 @@ from sqlalchemy.pool import StaticPool
 
 from rivet_dagster.engine.state.connection import Connection
 
-_DIALECTS: Final[dict[str, dict[str, Any]]] = {
-    "sqlite3": {"url": "sqlite://"},
-    "psycopg": {"url": "postgresql+psycopg://", "use_native_hstore": False},
-}
+_SQLITE: Final[dict[str, Any]] = {"url": "sqlite://"}
+_POSTGRES: Final[dict[str, Any]] = {"url": "postgresql+psycopg://", "use_native_hstore": False}
 
 
 class _Lent:
@@ -42,7 +41,7 @@ class _Lent:
 def alchemy(connection: Connection) -> Iterator[AlchemyConnection]:
     """``connection``, in the transaction that it is in. Errors are the driver's own."""
     engine = create_engine(
-        **_DIALECTS[type(connection.raw).__module__.partition(".")[0]],
+        **(_SQLITE if isinstance(connection.raw, sqlite3.Connection) else _POSTGRES),
         creator=lambda: _Lent(connection.raw),
         poolclass=StaticPool,
         hide_parameters=True,

@@ -28,27 +28,40 @@ _PG_SESSION: Final = (
     " set_config('enable_bitmapscan', 'off', false),"
     " set_config('application_name', 'rivet_dagster state', false)"
 )
-#: libpq: notice a dead server, or a cut network, in about half a minute
-_PG_CONNECT: Final = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
+#: A peer that says nothing is given up after this time at the most, however long a lease lives.
+_SILENCE_S: Final = 30.0
+
+
+def libpq_bounds(lease_s: float) -> dict[str, int]:
+    """For libpq: a network that swallows packets is noticed within the time of a lease, or 30 s.
+
+    What was sent and is not acknowledged fails after that time, and so does a wait for an answer, which
+    keepalives probe. A new connection has a third of it for each address of the server, 2 s at least.
+    """
+    silence_s = min(lease_s, _SILENCE_S)
+    return {
+        "connect_timeout": max(2, round(silence_s / 3)),
+        "keepalives_idle": max(1, round(silence_s / 3)),
+        "keepalives_interval": max(1, round(silence_s / 6)),
+        "keepalives_count": 3,
+        "tcp_user_timeout": round(silence_s * 1000),
+    }
 
 
 class Database:
-    """A pool of connections to one state. Threads share it; a forked child opens its own."""
+    """A pool of connections to one state. Threads share it; a forked child opens its own.
 
-    def __init__(self, location: StateLocation) -> None:
+    lease_s: how long a lease lives, after which nobody needs an answer any more.
+    """
+
+    def __init__(self, location: StateLocation, *, lease_s: float = _SILENCE_S) -> None:
         self.location = location
         self.backend = location.backend
         self.dialect: _Sqlite | _Postgres
         if location.backend == "sqlite":
             self.dialect = _Sqlite(location)
         else:
-            self.dialect = _Postgres(location)
+            self.dialect = _Postgres(location, lease_s)
         self._pool = Pool(self.dialect.connect, self.dialect.clean, max_age_s=self.dialect.max_age_s)
 
     def close(self) -> None:
@@ -174,18 +187,21 @@ class _Postgres:
     )
     max_age_s = 300.0  # firewalls forget idle connections
 
-    def __init__(self, location: StateLocation) -> None:
+    def __init__(self, location: StateLocation, lease_s: float) -> None:
         import psycopg
 
+        from rivet_dagster.engine.state.listening import LEAST_S, ListeningConnection
+
         self.errors = psycopg.Error
-        self._connect = psycopg.connect
+        self._connect = ListeningConnection.connect
+        self._silence_s = max(LEAST_S, min(lease_s, _SILENCE_S))
         self._idle = psycopg.pq.TransactionStatus.IDLE
-        self._location = location
+        self._settings: dict[str, Any] = {**libpq_bounds(lease_s), **location.server}
 
     def connect(self) -> Any:
         # without prepared statements: a pooler between us and the server may not keep them
-        settings: dict[str, Any] = {**_PG_CONNECT, **self._location.server}
-        raw = self._connect(**settings, autocommit=True, prepare_threshold=None)
+        raw = self._connect(**self._settings, autocommit=True, prepare_threshold=None)
+        raw.silence_s = self._silence_s
         try:
             raw.execute(_PG_SESSION)
         except BaseException:
@@ -194,6 +210,7 @@ class _Postgres:
         return raw
 
     def clean(self, raw: Any) -> bool:
+        raw.silence_s = self._silence_s  # a migration has more
         if raw.pgconn.transaction_status == self._idle:
             return True
         with contextlib.suppress(self.errors):

@@ -13,6 +13,7 @@ from rivet_dagster.engine.state.connection import Connection, Row, insertion, up
 from rivet_dagster.engine.state.database import Database, to_datetime, to_ms
 from rivet_dagster.engine.state.lease import check_fence
 from rivet_dagster.engine.state.models import Boundary, CursorRow, Lease, Progression, RunAggregate
+from rivet_dagster.engine.state.patience import Asked, repeatable
 from rivet_dagster.engine.state.units import dump_json
 
 Key = tuple[str, str]  # export, prefix
@@ -48,11 +49,12 @@ _PASTS: Final = """
 _DETAILS: Final = ("format", "schema_fingerprint", "nulled", "quality", "drift", "folder", "pace")
 
 
-class ExportStore:
+class ExportStore(Asked):
     """Cursor, schema, progression, metrics; part of StateStore."""
 
     _db: Database
 
+    @repeatable
     def cursor(self, export: str, prefix: str) -> CursorRow | None:
         """Where incremental reading of ``export`` into ``prefix`` stands, None before its first run."""
         with self._db.single() as connection:
@@ -75,6 +77,7 @@ class ExportStore:
             connection.execute(f"DELETE FROM export_progression {_AT_KEY}", export=export, prefix=prefix)
             return connection.execute(f"DELETE FROM export_state {_AT_KEY}", export=export, prefix=prefix) > 0
 
+    @repeatable
     def accepted_schema(self, export: str) -> str | None:
         """The columns (JSON) of the last run that completed."""
         query = "SELECT columns_json FROM export_schema WHERE export_name = :export"
@@ -82,6 +85,7 @@ class ExportStore:
             found: str | None = connection.scalar(query, export=export)
         return found
 
+    @repeatable
     def widths(self, export: str) -> dict[str, int] | None:
         """Bytes of the longest value of each text or binary column so far, None before the first run."""
         query = "SELECT widths_json FROM export_shape WHERE export_name = :export"
@@ -89,11 +93,13 @@ class ExportStore:
             found = connection.scalar(query, export=export)
         return None if found is None else dict(json.loads(found))
 
+    @repeatable
     def progression(self, export: str, prefix: str) -> Progression:
         """Advisory boundaries (PG7): nothing may depend on them."""
         with self._db.single() as connection:
             return _read_progression(connection, (export, prefix))
 
+    @repeatable
     def set_verified(
         self, export: str, prefix: str, boundary: Boundary, *, mismatches: int, unknowns: int
     ) -> bool:
@@ -113,11 +119,13 @@ class ExportStore:
                 _write_boundary(connection, key, "verified", boundary)
             return True
 
+    @repeatable
     def metrics(self, export: str, limit: int = 20) -> tuple[Mapping[str, Any], ...]:
         """Figures of the last runs of ``export``, newest first; ``run_at`` is a UTC datetime."""
         with self._db.single() as connection:
             return tuple(_metrics_row(row) for row in connection.rows(_METRICS, export=export, most=limit))
 
+    @repeatable
     def pasts(self, exports: Collection[str]) -> dict[str, Past]:
         """What the last runs of ``exports`` took, of those that ran."""
         wanted, found = frozenset(exports), dict[str, Past]()
@@ -128,8 +136,9 @@ class ExportStore:
                     found[row.export_name] = Past(seconds, row.total_rows, row.peak_rss_mb)
         return found
 
+    @repeatable
     def record_aggregate(self, aggregate: RunAggregate) -> None:
-        """Keep the result of one invocation over one or more exports."""
+        """Keep the result of one invocation over one or more exports; a second time changes nothing."""
         started, finished = to_ms(aggregate.started_at), to_ms(aggregate.finished_at)
         row = {
             "run_aggregate_id": aggregate.run_aggregate_id,
@@ -148,8 +157,9 @@ class ExportStore:
             "details_json": redact(dump_json([dict(entry) for entry in aggregate.details])),
         }
         with self._db.transaction() as connection:
-            connection.execute(insertion("run_aggregate", row), **row)
+            connection.execute(f"{insertion('run_aggregate', row)} ON CONFLICT DO NOTHING", **row)
 
+    @repeatable
     def aggregates(self, limit: int = 20) -> tuple[dict[str, Any], ...]:
         """Results of the last invocations, newest first, with their entries as ``per_export``."""
         query = "SELECT * FROM run_aggregate ORDER BY started_at DESC LIMIT :limit"

@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from rivet_dagster.engine.errors import BusyError, RivetError
@@ -19,6 +19,7 @@ from rivet_dagster.engine.state.connection import Connection, Dialect, Row
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.liveness import ProcessIdentity, current_process
 from rivet_dagster.engine.state.models import Claim, Lease, LeaseInfo
+from rivet_dagster.engine.state.patience import Asked, Patience, repeatable
 
 DEFAULT_TTL_S: Final = 30.0
 #: A claim of a run with one process outlives pauses of it; nobody else waits for the unit.
@@ -37,7 +38,8 @@ _TAKE: Final = """
     UPDATE state_lease
     SET holder = :holder, token = :token, expires_at = :now + :ttl_ms,
         host = :host, pid = :pid, pid_start = :pid_start, boot_id = :boot_id
-    WHERE lease_key = :key"""
+    WHERE lease_key = :key
+    RETURNING expires_at"""
 _RENEW: Final = f"UPDATE state_lease SET expires_at = :now + :ttl_ms WHERE {IS_NEWEST}"
 _RELEASE: Final = """
     UPDATE state_lease SET holder = NULL, expires_at = 0
@@ -73,7 +75,7 @@ def lease_lost(lease: Lease) -> BusyError:
     )
 
 
-class LeaseStore:
+class LeaseStore(Asked):
     """Acquire, renew, release; part of StateStore."""
 
     _db: Database
@@ -88,11 +90,12 @@ class LeaseStore:
         RIVET_STATE_LOCK_TIMEOUT after waiting.
         """
         deadline = time.monotonic() + wait_s
+        tries: set[tuple[int, int]] = set()
         while True:
             # look first: waiting must not take write locks
             busy = self.holder(key)
             if busy is None:
-                outcome = self._take(key, holder, ttl_s)
+                outcome = self._take(key, holder, ttl_s, tries)
                 if isinstance(outcome, Lease):
                     return outcome
                 busy = outcome
@@ -101,6 +104,7 @@ class LeaseStore:
                 raise _still_busy(busy, wait_s)
             time.sleep(min(left, poll_s * random.uniform(0.75, 1.25)))  # noqa: S311 - spreads the waiters
 
+    @repeatable
     def renew(self, lease: Lease) -> None:
         """Give ``lease`` its full time again. Raises BusyError (RIVET_STATE_LEASE_LOST)."""
         with self._db.single() as connection:
@@ -108,30 +112,39 @@ class LeaseStore:
         if not renewed:
             raise lease_lost(lease)
 
+    @repeatable
     def confirm(self, lease: Lease) -> None:
         """Raise BusyError (RIVET_STATE_LEASE_LOST) unless ``lease`` is the newest at this moment."""
         with self._db.single() as connection:
             check_fence(connection, lease)
 
+    @repeatable
     def release(self, lease: Lease) -> None:
         """Free the key. Does nothing when the lease is not ours any more."""
         with self._db.single() as connection:
             connection.execute(_RELEASE, **fence_params(lease))
 
+    @repeatable
     def holder(self, key: str) -> LeaseInfo | None:
         """Who holds ``key``; None when it is free, its time ran out or its process is dead."""
         with self._db.single() as connection:
             row = _read(connection, key)
         return _live_holder(row) if row is not None else None
 
+    @repeatable
     def last_holder(self, key: str) -> str | None:
         """Who took ``key`` last and never released it: alive, or dead since."""
         with self._db.single() as connection:
             row = _read(connection, key)
         return None if row is None else row.holder
 
-    def _take(self, key: str, holder: str, ttl_s: float) -> Lease | LeaseInfo:
-        """The lease, or who was faster."""
+    @repeatable
+    def _take(self, key: str, holder: str, ttl_s: float, tries: set[tuple[int, int]]) -> Lease | LeaseInfo:
+        """The lease, or who was faster.
+
+        tries: (token, end) of what earlier calls have written without an answer to their commit. Nobody
+        works under such a lease, so it is taken over like a dead one's.
+        """
         process = current_process()
         with self._db.transaction() as connection:
             row = _read(connection, key, lock=connection.dialect.for_update)
@@ -141,10 +154,10 @@ class LeaseStore:
                 row = _read(connection, key, lock=connection.dialect.for_update)
                 assert row is not None
             busy = _live_holder(row)
-            if busy is not None:
+            if busy is not None and (row.token, row.expires_at) not in tries:
                 return busy
             token = int(row.token) + 1
-            connection.execute(
+            end = connection.scalar(
                 _TAKE,
                 key=key,
                 holder=holder,
@@ -155,6 +168,7 @@ class LeaseStore:
                 pid_start=process.pid_start,
                 boot_id=process.boot_id,
             )
+            tries.add((token, end))
         return Lease(key, holder, token, ttl_s)
 
 
@@ -189,7 +203,7 @@ class LeaseKeeper:
     """Renews a lease, and the claims under it, from a thread for as long as the block lasts.
 
     An outage of the state is survived until the lease's time has passed; from then on, and as soon
-    as another took over, ``lost`` is set and ``check`` raises. It does not release the lease.
+    as another took over, ``lost`` is set and ``check`` raises.
     """
 
     def __init__(
@@ -203,6 +217,8 @@ class LeaseKeeper:
         self.lease = lease
         self.claim_ttl_s = claim_ttl_s
         self.lost = threading.Event()
+        #: told once when that happens, on whatever thread found it out
+        self.on_loss: Callable[[RivetError], None] | None = None
         self._store = store
         self._interval_s = interval_s if interval_s is not None else lease.ttl_s / 3
         self._claims: set[tuple[str, int, int]] = set()
@@ -210,6 +226,8 @@ class LeaseKeeper:
         self._stop = threading.Event()
         self._reason: RivetError | None = None
         self._renewed_at = time.monotonic()  # the lease was acquired a moment ago
+        #: how whoever works under the lease waits for the state: as long as it lives, or the block lasts
+        self.patience = Patience(lease.ttl_s, self.check, self._stop.wait)
         self._thread = threading.Thread(target=self._beat, name=f"lease {lease.key}", daemon=True)
 
     def __enter__(self) -> LeaseKeeper:
@@ -219,6 +237,12 @@ class LeaseKeeper:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=5)  # it may be waiting for a server that does not answer
+
+    def release(self) -> None:
+        """Give the lease back, after the block; one that is lost, or cannot be given back, runs out."""
+        if not self.lost.is_set():
+            with contextlib.suppress(RivetError):
+                self._store.release(self.lease)
 
     def check(self) -> None:
         """Raise BusyError (RIVET_STATE_LEASE_LOST) when the lease is not ours any more."""
@@ -230,8 +254,7 @@ class LeaseKeeper:
 
     def verify(self) -> None:
         """``check``, and ask the state: the answer holds whatever the clocks say."""
-        self.check()
-        self._store.confirm(self.lease)
+        self.patience.ask(lambda: self._store.confirm(self.lease))
 
     @contextlib.contextmanager
     def holding(self, claim: Claim) -> Iterator[Claim]:
@@ -266,8 +289,17 @@ class LeaseKeeper:
         except RivetError as error:
             # whatever the trouble is, it may pass, until the time that we were given has
             if self._overdue() or error.code == "RIVET_STATE_LEASE_LOST":
-                self._reason = error
-                self.lost.set()
+                self._lose(error)
+
+    def _lose(self, reason: RivetError) -> None:
+        with self._lock:
+            if self.lost.is_set():
+                return
+            self._reason = reason
+            self.lost.set()
+            tell = self.on_loss
+        if tell is not None:
+            tell(lease_lost(self.lease))
 
 
 class GuestKeeper(LeaseKeeper):

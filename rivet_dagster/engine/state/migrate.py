@@ -30,6 +30,7 @@ SCRIPTS: Final = Path(__file__).parent / "migrations"
 
 _ADVISORY_KEY: Final = 0x7269765F73746174  # 'riv_stat'
 _LOCK_WAIT: Final = "60s"
+_SILENCE_S: Final = 3600.0  # a statement that copies a large state says nothing before its end
 
 
 class Ladder(Struct, frozen=True):
@@ -109,6 +110,7 @@ def _lock(connection: Connection, database: Database) -> None:
     connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
     # a long ladder must not end because its session looks idle while Alembic is imported
     connection.execute("SET LOCAL idle_in_transaction_session_timeout = '120s'")
+    connection.raw.silence_s = _SILENCE_S
     try:
         connection.execute(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
     except database.dialect.errors as error:

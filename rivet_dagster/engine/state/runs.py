@@ -22,8 +22,10 @@ from rivet_dagster.engine.state.models import (
     RunHeader,
     RunStatus,
 )
+from rivet_dagster.engine.state.patience import Asked, repeatable
 from rivet_dagster.engine.state.units import (
     add_events,
+    add_events_once,
     add_parts,
     dump_json,
     event_json,
@@ -68,11 +70,12 @@ _RUNS_WITH: Final = (
 )
 
 
-class RunStore:
+class RunStore(Asked):
     """Begin, look up, finish; part of StateStore."""
 
     _db: Database
 
+    @repeatable
     def begin_run(
         self,
         header: RunHeader,
@@ -86,12 +89,18 @@ class RunStore:
 
         completed: units (by index) that an earlier run did, with its parts; this run carries them.
         Raises BusyError: RIVET_STATE_LEASE_LOST, or RIVET_STATE_RUN_IN_PROGRESS when the export has
-        an open run, which must be continued or interrupted first.
+        an open run, which must be continued or interrupted first. Beginning this very run a second time
+        changes nothing.
         """
         carried = completed or {}
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            self._refuse_second_run(connection, header.export_name)
+            other = connection.scalar(_OPEN_RUN, export=header.export_name)
+            if other == header.run_id:
+                return
+            if other is not None:
+                text = f"run {other} is open"
+                raise BusyError(text, code="RIVET_STATE_RUN_IN_PROGRESS", export=header.export_name)
             row = _header_row(header)
             connection.execute(insertion("chunk_run", row, "created_at", "updated_at"), **row)
             tasks = [_task(header.run_id, unit, carried.get(unit.index)) for unit in units]
@@ -99,11 +108,6 @@ class RunStore:
                 connection.execute_many(insertion("chunk_task", tasks[0], "updated_at"), tasks)
             add_parts(connection, [_carried(header, part) for parts in carried.values() for part in parts])
             add_events(connection, header.run_id, events)
-
-    def _refuse_second_run(self, connection: Connection, export: str) -> None:
-        other = connection.scalar(_OPEN_RUN, export=export)
-        if other is not None:
-            raise BusyError(f"run {other} is open", code="RIVET_STATE_RUN_IN_PROGRESS", export=export)
 
     def get_run(self, run_id: str) -> RunHeader | None:
         return self._one_run(f"{_RUN} WHERE run_id = :run", run=run_id)
@@ -124,6 +128,7 @@ class RunStore:
         newest = "ORDER BY created_at DESC, run_id DESC LIMIT 1"
         return self._one_run(f"{_RUN} WHERE {wanted} {newest}", **parameters)
 
+    @repeatable
     def runs(self, export: str, *, limit: int, open_only: bool = False) -> tuple[RunHeader, ...]:
         """The last runs of ``export``, newest first."""
         still = " AND status = 'in_progress'" if open_only else ""
@@ -132,22 +137,26 @@ class RunStore:
         with self._db.single() as connection:
             return tuple(_header(row) for row in connection.rows(query, export=export, limit=limit))
 
-    def _one_run(self, query: str, **parameters: Any) -> RunHeader | None:
+    @repeatable
+    def _one_run(self, query: str, /, **parameters: Any) -> RunHeader | None:
         with self._db.single() as connection:
             row = connection.first(query, **parameters)
         return None if row is None else _header(row)
 
+    @repeatable
     def parts(self, run_id: str) -> tuple[PartRow, ...]:
         """The parts of a run, carried ones too, by unit and name."""
         with self._db.single() as connection:
             return tuple(part_row(row) for row in connection.rows(_PARTS, run=run_id))
 
+    @repeatable
     def all_part_names(self, export: str, prefix: str) -> dict[str, tuple[str, RunStatus]]:
         """Every recorded part under ``prefix``: file name -> the last run that has it, and its status."""
         with self._db.single() as connection:
             rows = connection.rows(_PART_NAMES, export=export, prefix=prefix)
         return {row.file_name: (row.run_id, row.status) for row in rows}
 
+    @repeatable
     def replaced_runs(self, export: str) -> frozenset[str]:
         """Runs of which a later, complete run replaced units and carried the others."""
         wanted = "export_name = :export AND status = 'completed' AND parent_run_id IS NOT NULL"
@@ -155,6 +164,7 @@ class RunStore:
             rows = connection.rows(f"{_RUN} WHERE {wanted}", export=export)
         return frozenset(row.parent_run_id for row in rows)
 
+    @repeatable
     def journal(self, run_id: str) -> tuple[JournalRow, ...]:
         """The events of a run in the order in which they were recorded."""
         with self._db.single() as connection:
@@ -163,18 +173,21 @@ class RunStore:
                 for row in connection.rows(_JOURNAL, run=run_id)
             )
 
+    @repeatable
     def runs_with_event(self, export: str, event: JournalEvent) -> tuple[tuple[str, RunStatus], ...]:
         """(run id, status) of the runs of ``export`` that recorded ``event``, the latest first."""
         parameters = {"export": export, "event": event.event, "json": event_json(event)}
         with self._db.single() as connection:
             return tuple((row.run_id, row.status) for row in connection.rows(_RUNS_WITH, **parameters))
 
+    @repeatable
     def add_journal(self, run_id: str, lease: Lease, events: Sequence[JournalEvent]) -> None:
-        """Record events that go with no other change."""
+        """Record events that go with no other change, once under each lease."""
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            add_events(connection, run_id, events)
+            add_events_once(connection, run_id, lease, events)
 
+    @repeatable
     def finish_run(self, run_id: str, lease: Lease, finish: RunFinish) -> None:
         """End a run: status, figures (I4), cursor (I3), schema, boundary and events, all or nothing.
 
@@ -200,10 +213,11 @@ class RunStore:
             self._save_metrics(connection, run_id, run, finish)
             add_events(connection, run_id, finish.events)
 
+    @repeatable
     def record_failure(self, run_id: str, lease: Lease, finish: RunFinish) -> None:
         """Keep the figures of an attempt at a run that failed; the run stays open, to be continued.
 
-        A run has one row of figures: that of its last attempt.
+        A run has one row of figures: that of its last attempt. Events are recorded once under each lease.
         """
         with self._db.transaction() as connection:
             check_fence(connection, lease)
@@ -212,8 +226,9 @@ class RunStore:
                 return
             release_running(connection, run_id)
             self._save_metrics(connection, run_id, run, finish)
-            add_events(connection, run_id, finish.events)
+            add_events_once(connection, run_id, lease, finish.events)
 
+    @repeatable
     def interrupt_run(self, run_id: str, lease: Lease, *, events: Sequence[JournalEvent] = ()) -> None:
         """Give a run up: it is continued no more, and its parts are leftovers."""
         with self._db.transaction() as connection:

@@ -12,9 +12,10 @@ from rivet_dagster.engine.state.connection import Row
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.lease import check_fence, is_live
 from rivet_dagster.engine.state.models import JournalEvent, Lease, PartRow, UnitRow
+from rivet_dagster.engine.state.patience import Asked, repeatable
 from rivet_dagster.engine.state.runs import part_row
 from rivet_dagster.engine.state.unit_statements import WORK_UNIT
-from rivet_dagster.engine.state.units import add_events, unit_row
+from rivet_dagster.engine.state.units import add_events_once, unit_row
 
 INVITED: Final = "WorkersInvited"
 
@@ -64,18 +65,20 @@ class Settled(Struct, frozen=True):
     parts: tuple[PartRow, ...]
 
 
-class SharingStore:
+class SharingStore(Asked):
     """Invite, join, follow; part of StateStore."""
 
     _db: Database
 
+    @repeatable
     def invite(self, run_id: str, lease: Lease, snapshot: str | None) -> None:
         """Let other processes work on ``run_id`` from now on, under ``lease``."""
-        detail = {"holder": lease.holder, "fence": lease.token, "ttl_s": lease.ttl_s, "snapshot": snapshot}
+        detail = {"holder": lease.holder, "ttl_s": lease.ttl_s, "snapshot": snapshot}
         with self._db.transaction() as connection:
             check_fence(connection, lease)
-            add_events(connection, run_id, [JournalEvent(INVITED, detail)])
+            add_events_once(connection, run_id, lease, [JournalEvent(INVITED, detail)])
 
+    @repeatable
     def invitation(self, export: str, key: str) -> Invitation | None:
         """The last one to the open run of ``export``, whose lease is ``key``; None without any."""
         with self._db.single() as connection:
@@ -86,12 +89,14 @@ class SharingStore:
         lease = Lease(key, told["holder"], told["fence"], told["ttl_s"])
         return Invitation(row.run_id, lease, told["snapshot"], _standing(row, lease))
 
+    @repeatable
     def leads(self, run_id: str) -> frozenset[str]:
         """Holders under whose lease others were invited to work on the run."""
         with self._db.single() as connection:
             rows = connection.rows(_LEADS, run=run_id, event=INVITED)
         return frozenset(json.loads(row.json)["holder"] for row in rows)
 
+    @repeatable
     def settled_since(self, run_id: str, since_ms: int) -> tuple[dict[int, str], int]:
         """Units that workers settled at ``since_ms`` (the state's clock) or later: index -> worker; and the
         latest such time."""
@@ -100,6 +105,7 @@ class SharingStore:
         latest = max((row.updated_at for row in found), default=since_ms)
         return {row.chunk_index: row.claimed_by for row in found}, latest
 
+    @repeatable
     def settled(self, run_id: str, indexes: Collection[int]) -> tuple[Settled, ...]:
         """What became of these units."""
         if not indexes:

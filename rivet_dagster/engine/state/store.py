@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from types import TracebackType
 
 from rivet_dagster.engine.errors import RefusalError
 from rivet_dagster.engine.state.connection import Connection
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.exports import ExportStore
-from rivet_dagster.engine.state.lease import LeaseStore
+from rivet_dagster.engine.state.lease import DEFAULT_TTL_S, LeaseStore
 from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.migrate import migrate
 from rivet_dagster.engine.state.models import Claim
+from rivet_dagster.engine.state.patience import Patience
 from rivet_dagster.engine.state.runs import RunStore
 from rivet_dagster.engine.state.sharing import SharingStore
 from rivet_dagster.engine.state.unit_statements import UnitStatements
@@ -22,8 +24,9 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
     """Leases, units, runs and what outlives them. Threads share one; each process opens its own.
 
     Every method raises the error tree only: TransientError (RIVET_STATE_UNAVAILABLE) when the state
-    cannot be reached now, EnvironmentFault (RIVET_STATE_NOT_WRITABLE, RIVET_STATE_CORRUPT), and
-    BusyError (RIVET_STATE_LEASE_LOST) from whatever writes under a lease that has passed on.
+    cannot be reached now (of a ``patient`` one: for too long), EnvironmentFault
+    (RIVET_STATE_NOT_WRITABLE, RIVET_STATE_CORRUPT), and BusyError (RIVET_STATE_LEASE_LOST) from
+    whatever writes under a lease that has passed on.
     """
 
     def __init__(self, database: Database) -> None:
@@ -33,14 +36,17 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
         self.shared_with: str | None = None
 
     @classmethod
-    def open(cls, location: StateLocation, *, source_identity: str = "") -> StateStore:
+    def open(
+        cls, location: StateLocation, *, source_identity: str = "", lease_s: float = DEFAULT_TTL_S
+    ) -> StateStore:
         """Open the state and bring it to this version's schema.
 
         source_identity: ``engine://host:port/database``; a SQLite directory that somebody named
         and that another source uses is refused (RIVET_STATE_FOREIGN) before anything is changed. "":
-        nobody knows here, so nothing is compared.
+        nobody knows here, so nothing is compared. lease_s: how long leases live here; a server that says
+        nothing is not waited for longer.
         """
-        database = Database(location)
+        database = Database(location, lease_s=lease_s)
         other = None
         try:
             if location.backend == "sqlite" and source_identity:
@@ -57,6 +63,12 @@ class StateStore(LeaseStore, UnitStore, RunStore, ExportStore, SharingStore):
         store = cls(database)
         store.shared_with = other
         return store
+
+    def patient(self, patience: Patience) -> StateStore:
+        """The same state, on the same connections, asked with ``patience``."""
+        other = copy.copy(self)
+        other.patience = patience
+        return other
 
     @property
     def location(self) -> StateLocation:

@@ -13,6 +13,7 @@ from rivet_dagster.engine.state.connection import Connection, Row, insertion
 from rivet_dagster.engine.state.database import Database
 from rivet_dagster.engine.state.lease import DEFAULT_CLAIM_TTL_S, check_fence, fence_params
 from rivet_dagster.engine.state.models import Claim, JournalEvent, Lease, RunProgress, UnitRow
+from rivet_dagster.engine.state.patience import Asked, repeatable
 from rivet_dagster.engine.state.unit_statements import WORK_UNIT, UnitStatements
 
 _UNITS: Final = f"""
@@ -23,25 +24,30 @@ _RELEASE_RUNNING: Final = """
     UPDATE chunk_task
     SET status = 'pending', claimed_by = NULL, claim_expires_at = NULL, updated_at = :now
     WHERE run_id = :run AND status = 'running'"""
+_HAS_EVENT: Final = """
+    SELECT EXISTS (SELECT 1 FROM run_journal WHERE run_id = :run AND event = :event AND json = :json)"""
 _ADD_EVENT: Final = insertion("run_journal", ("run_id", "event", "json"), "at")
 
 
-class UnitStore:
+class UnitStore(Asked):
     """Claim, commit, fail; part of StateStore."""
 
     _db: Database
     _statements: UnitStatements
 
+    @repeatable
     def units(self, run_id: str) -> tuple[UnitRow, ...]:
         """Every unit of a run, by index."""
         with self._db.single() as connection:
             return tuple(unit_row(row) for row in connection.rows(_UNITS, run=run_id))
 
+    @repeatable
     def retries(self, run_id: str) -> int:
         """Attempts at the run's units beyond the first of each; those before a ``requeue`` do not count."""
         with self._db.single() as connection:
             return int(connection.scalar(_RETRIES, run=run_id) or 0)
 
+    @repeatable
     def progress(self, run_id: str) -> RunProgress:
         """How many units are where, and when a claim may find one again."""
         with self._db.single() as connection:
@@ -52,6 +58,7 @@ class UnitStore:
         total, pending, running, completed, waiting, failed = (int(count or 0) for count in counts)
         return RunProgress(total, pending, running, completed, waiting, failed, next_in_s)
 
+    @repeatable
     def claim(
         self,
         run_id: str,
@@ -93,6 +100,7 @@ class UnitStore:
             self._give_up_abandoned(connection, run_id)
         return None
 
+    @repeatable
     def commit_unit(
         self,
         claim: Claim,
@@ -121,6 +129,7 @@ class UnitStore:
                 add_parts(connection, rows)
                 add_events(connection, claim.run_id, events)
 
+    @repeatable
     def fail_unit(
         self,
         claim: Claim,
@@ -147,6 +156,7 @@ class UnitStore:
             if self._close_claim(connection, "failed", claim, lease, figures):
                 add_events(connection, claim.run_id, events)
 
+    @repeatable
     def confirm_claim(self, claim: Claim, lease: Lease) -> None:
         """Raise BusyError, as ``commit_unit`` would, unless ``claim`` and ``lease`` stand at this moment."""
         identity = {"run": claim.run_id, "index": claim.unit.index, "claim": claim.token}
@@ -156,12 +166,14 @@ class UnitStore:
             check_fence(connection, lease)
         raise claim_lost(claim)
 
+    @repeatable
     def is_committed(self, claim: Claim) -> bool:
         """Whether this very claim completed its unit."""
         identity = {"run": claim.run_id, "index": claim.unit.index, "claim": claim.token}
         with self._db.single() as connection:
             return bool(connection.scalar(self._statements.claim_status, **identity) == "completed")
 
+    @repeatable
     def has_claimable_later(self, run_id: str, *, only: Collection[int] | None = None) -> bool:
         """A unit (of ``only``) may yet be given out: it is pending, waits, or its worker may fail."""
         statement, parameters = self._statements.is_unsettled, {}
@@ -171,12 +183,14 @@ class UnitStore:
         with self._db.single() as connection:
             return bool(connection.scalar(statement, run=run_id, **parameters))
 
+    @repeatable
     def reset_running(self, run_id: str, lease: Lease) -> int:
         """Put the units that a dead holder's workers had back to pending (I5). How many there were."""
         with self._db.transaction() as connection:
             check_fence(connection, lease)
             return release_running(connection, run_id)
 
+    @repeatable
     def requeue(self, run_id: str, indexes: Collection[int], lease: Lease) -> int:
         """Give failed units that a person chose all their attempts again. How many there were."""
         with self._db.transaction() as connection:
@@ -227,6 +241,17 @@ def add_events(connection: Connection, run_id: str, events: Sequence[JournalEven
     """Append to the run's journal within the caller's transaction."""
     rows = [{"run_id": run_id, "event": e.event, "json": event_json(e)} for e in events]
     connection.execute_many(_ADD_EVENT, rows)
+
+
+def add_events_once(
+    connection: Connection, run_id: str, lease: Lease, events: Sequence[JournalEvent]
+) -> None:
+    """``add_events``, unless the last of them was recorded under this very lease: its answer got lost."""
+    marked = [JournalEvent(e.event, {**e.detail, "fence": lease.token}) for e in events]
+    if marked:
+        last = marked[-1]
+        if not connection.scalar(_HAS_EVENT, run=run_id, event=last.event, json=event_json(last)):
+            add_events(connection, run_id, marked)
 
 
 def add_parts(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

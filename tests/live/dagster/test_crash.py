@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,14 +78,18 @@ def instance(home: Path) -> Iterator[dg.DagsterInstance]:
 
 @contextmanager
 def run_worker(
-    project: Project, job: str, module: str = "rivet_dagster.definitions", **environment: str
+    project: Project,
+    job: str,
+    module: str = "rivet_dagster.definitions",
+    options: Sequence[str] = (),
+    **environment: str,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """``dagster job execute`` in a process of its own; killed at the end of the block."""
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "job", "execute"]
     log = project.folder / "worker.log"
     with log.open("ab") as output:
         worker = subprocess.Popen(
-            [*command, "-m", module, "-j", job],
+            [*command, "-m", module, "-j", job, *options],
             env={
                 **os.environ,
                 "DAGSTER_HOME": project.instance.root_directory,
@@ -311,6 +315,48 @@ def test_a_killed_step_of_export_all_leaves_the_others(project: Project) -> None
     assert (told_again["run_id"], journal.count("RunFailed")) == (crash["run_id"], 2), "one for each death"
     assert project.run("export_orders").success
     assert project.rows("orders") == 500
+
+
+@pytest.mark.parametrize("by", ["reaper", "monitoring"])
+def test_a_killed_run_of_many_goes_on_with_those_it_had_not_begun(project: Project, by: str) -> None:
+    project.write(EXPORTS)
+    one = project.folder / "one.yaml"
+    one.write_text("execution: {config: {max_concurrent: 1}}")
+    options, pause = ["-c", str(one)], "after_unit_commit:2"
+    with run_worker(project, "export_all", options=options, RIVET_TEST_PAUSE_AT=pause) as worker:
+        stopped_process(worker)
+        worker.kill()
+        worker.wait()
+    (run,) = project.instance.get_runs()
+    started = project.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_START)
+    assert [e.get_dagster_event().step_key for e in started] == ["rivet_export__orders"]
+    if by == "reaper":
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("rivet_dagster.assets.reaper.MIN_AGE_S", 0.0)
+            deadline = time.monotonic() + 60
+            while not (requests := project.tick("rivet_stale_runs").run_requests or []):
+                assert time.monotonic() < deadline
+    else:
+        project.instance.report_run_failed(run, "as run monitoring does")
+        free_pool_slots(project.instance, run.run_id)
+        ended = project.instance.get_run_by_id(run.run_id)
+        assert ended is not None
+        requests = project.tick_failed("rivet_crashed_runs", ended).run_requests or []
+    (request,) = requests
+    assert request.job_name == "export_all"
+    assert request.asset_selection == [TABLE, dg.AssetKey(["rivet", "events_log"])]
+    assert request.run_config == {"execution": {"config": {"max_concurrent": 1}}}
+    assert request.tags["rivet/resume_of"] == run.run_id
+    begun = engine_run(project)
+    job = project.defs.resolve_job_def("export_all")
+    again = job.execute_in_process(instance=project.instance, asset_selection=request.asset_selection)
+    assert again.success
+    assert project.rows("orders") == 500
+    assert project.rows("events") == 50
+    with Engine(project.config, state_url="") as engine:
+        last = engine.state.latest_run("orders")
+        assert last is not None
+        assert last.run_id == begun, "it is the run that was killed which is complete now"
 
 
 def test_a_run_that_failed_by_itself_is_no_crash(project: Project) -> None:

@@ -29,6 +29,15 @@ PINNED: dict[str, str] = {
     "search_path": "pg_catalog",  # the text of a qualified type never depends on the role
 }
 
+#: libpq: a network that swallows packets is noticed within a minute, also by who only waits for rows.
+BOUNDS: dict[str, int] = {
+    "connect_timeout": 15,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
 #: How long a transaction of ours may be left alone. Whatever is alive asks something long before.
 IDLE_TIMEOUT_MS = 600_000
 _LOOKS = 4  # signs of life of a snapshot's holder in that time
@@ -119,7 +128,7 @@ class PostgresConnector:
     def _open(self) -> psycopg.Connection[Any]:
         try:
             connection = psycopg.connect(
-                **{"connect_timeout": 15, **self._kwargs}, autocommit=True, prepare_threshold=None
+                **{**BOUNDS, **self._kwargs}, autocommit=True, prepare_threshold=None
             )
         except psycopg.Error as error:
             raise classify(error) from error
