@@ -1,11 +1,10 @@
-"""The S3 client that we use against two others, request by request, on an S3 server of its own.
+"""The S3 client that we use against obstore, in Rust, request by request, on an S3 server of its own.
 
     pip install -e .[bench]
     python -m benchmarks.store_clients [ROUNDS]
 
-The others: botocore without asyncio, as boto3 has it, and obstore, in Rust. All sign what they send. The MD5
-that is sent, or compared with the answer, is made outside of the times; that of a file's pieces is in ours
-and botocore's, and obstore makes none. CPU is that of the client's process.
+Both sign what they send. The MD5 that is sent, or compared with the answer, is made outside of the times;
+that of a file's pieces is in ours, and obstore makes none. CPU is that of the client's process.
 """
 
 from __future__ import annotations
@@ -23,14 +22,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from botocore import session
-from botocore.config import Config
-
-from rivet_dagster.config.destination import DestinationConfig
 from rivet_dagster.engine.destinations.objects import ObjectStore
-from rivet_dagster.engine.destinations.s3 import S3Bucket
 from tests.services.seaweed import BUCKET, KEY_ENV, SECRET_ENV, S3Server, seaweed
 
 _MB: Final = 1 << 20
@@ -46,16 +40,6 @@ from rivet_dagster.engine.destinations.s3 import S3Bucket
 bucket = S3Bucket(DestinationConfig(type="s3", bucket=sys.argv[2], endpoint=sys.argv[1],
     access_key_env=sys.argv[3], secret_key_env=sys.argv[4]))
 bucket.head("first")
-""",
-    "botocore": """
-import rivet_dagster.config.destination
-import os, sys
-from botocore import session
-from botocore.config import Config
-client = session.get_session().create_client("s3", endpoint_url=sys.argv[1], region_name="us-east-1",
-    aws_access_key_id=os.environ[sys.argv[3]], aws_secret_access_key=os.environ[sys.argv[4]],
-    config=Config(s3={"addressing_style": "path"}))
-client.head_object(Bucket=sys.argv[2], Key="first")
 """,
     "obstore": """
 import rivet_dagster.config.destination
@@ -73,9 +57,8 @@ store.head("first")
 class Ours:
     """Our requests; a whole file goes through the store above them."""
 
-    def __init__(self, server: S3Server, bucket: type[S3Bucket] = S3Bucket) -> None:
-        with server.named():
-            self.bucket = bucket(DestinationConfig(**server.destination(BUCKET)))
+    def __init__(self, server: S3Server) -> None:
+        self.bucket = server.bucket(BUCKET)
         self.store = ObjectStore(self.bucket, "", "s3://b")
 
     def put(self, key: str, data: bytes, md5: bytes) -> str:
@@ -92,28 +75,6 @@ class Ours:
 
     def list(self, prefix: str) -> int:
         return sum(1 for _ in self.bucket.list(prefix))
-
-
-class _SyncBucket(S3Bucket):
-    """The same requests by the calling thread."""
-
-    def __init__(self, destination: DestinationConfig) -> None:
-        super().__init__(destination)
-        self._client = session.get_session().create_client(
-            "s3",
-            endpoint_url=destination.endpoint,
-            region_name="us-east-1",
-            aws_access_key_id=os.environ[KEY_ENV],
-            aws_secret_access_key=os.environ[SECRET_ENV],
-            config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
-        )
-
-    def _call(self, method: str, size: int = 0, /, **arguments: Any) -> Any:
-        return getattr(self._client, method)(Bucket=self._name, **arguments)
-
-    def read(self, key: str, start: int, end: int) -> bytes:
-        data: bytes = self._call("get_object", Key=key, Range=f"bytes={start}-{end - 1}")["Body"].read()
-        return data
 
 
 class Obstore:
@@ -158,7 +119,6 @@ def main() -> int:
         ours = Ours(server)
         clients: dict[str, Client] = {
             "ours": ours,
-            "botocore": Ours(server, _SyncBucket),
             "obstore": Obstore(server),
         }
         with contextlib.closing(ours.store):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator
 from typing import Final, Literal
 
-Mode = Literal["pass", "refuse", "silent", "slow_down", "broken", "full"]
+Mode = Literal["pass", "refuse", "silent", "slow", "slow_down", "broken", "full"]
 _BLOCK: Final = 1 << 16
+_SLOW_S: Final = 0.25  # for 64 KB to the server, and for each byte of an answer
 _ANSWERS: Final = {
     "slow_down": ("503 Slow Down", "SlowDown"),
     "broken": ("500 Internal Server Error", "InternalError"),
@@ -22,9 +24,11 @@ class FaultProxy:
     """``mode`` holds for requests from now on. ``answered``: how many got an answer of ours.
 
     cut_after, cuts: so many connections are reset once that many bytes of them went to the server.
+    tls: what its clients speak with it, instead of plain HTTP.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._upstream = ("127.0.0.1", port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._mode: Mode = "pass"
@@ -37,7 +41,7 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     @property
     def mode(self) -> Mode:
@@ -72,6 +76,11 @@ class FaultProxy:
         mode = self._mode
         if mode == "refuse":
             return _reset(client)
+        if self._tls is not None:
+            try:
+                client = self._tls.wrap_socket(client, server_side=True)
+            except OSError:
+                return client.close()
         if mode in ("slow_down", "broken") or (mode == "full" and _writes(client)):
             return self._answer(client, mode)
         server = socket.create_connection(self._upstream)
@@ -103,8 +112,16 @@ class FaultProxy:
                     _reset(target)
                     _reset(source)
                     return
-                target.sendall(data)
+                if self._mode == "slow":
+                    self._drip(data, target, _BLOCK if up else 1)
+                else:
+                    target.sendall(data)
             target.shutdown(socket.SHUT_WR)
+
+    def _drip(self, data: bytes, target: socket.socket, step: int) -> None:
+        for at in range(0, len(data), step):
+            target.sendall(data[at : at + step])
+            self._closed.wait(_SLOW_S)
 
     def _answer(self, client: socket.socket, mode: Mode) -> None:
         """One request taken in whole."""
@@ -151,9 +168,9 @@ def _reset(end: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def fault_proxy(port: int) -> Iterator[FaultProxy]:
+def fault_proxy(port: int, tls: ssl.SSLContext | None = None) -> Iterator[FaultProxy]:
     """A proxy before the server on ``port`` of this machine."""
-    proxy = FaultProxy(port)
+    proxy = FaultProxy(port, tls)
     thread = threading.Thread(target=proxy.serve, daemon=True)
     thread.start()
     try:

@@ -1,23 +1,22 @@
-"""Amazon S3 through s3fs: its session finds the credentials, its client sends each request."""
+"""Amazon S3 through botocore: its session finds the credentials, its client sends each request."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import contextlib
 import functools
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-import aiohttp
-import s3fs
-from aiobotocore.session import AioSession
+from botocore import UNSIGNED, loaders
 from botocore import exceptions as boto
-from botocore import loaders
-from fsspec.asyn import sync
-from fsspec.exceptions import FSTimeoutError
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from botocore.session import Session
 
 from rivet_dagster.engine.destinations.base import ConflictError
 from rivet_dagster.engine.destinations.bucket import (
@@ -33,7 +32,8 @@ from rivet_dagster.engine.destinations.bucket import (
     timeout_s,
 )
 from rivet_dagster.engine.destinations.secrets import named, required
-from rivet_dagster.engine.errors import EnvironmentFault, TransientError
+from rivet_dagster.engine.destinations.wire import bounded, within
+from rivet_dagster.engine.errors import EnvironmentFault, RivetError, TransientError
 
 if TYPE_CHECKING:
     from rivet_dagster.config.destination import DestinationConfig
@@ -73,12 +73,11 @@ _WIRE: Final = (
     boto.ConnectionError,
     boto.HTTPClientError,
     boto.IncompleteReadError,
-    aiohttp.ClientError,
-    asyncio.TimeoutError,
-    FSTimeoutError,
+    ResponseParserError,  # an answer that was cut
     OSError,
 )
-_COPY_LIMIT: Final = 5 << 30
+_COPY_LIMIT: Final = 5 << 30  # what one request copies
+_COPIED_AT_ONCE: Final = 1 << 30
 
 
 class S3Bucket:
@@ -95,32 +94,39 @@ class S3Bucket:
         endpoint = destination.endpoint
         if endpoint is not None and "://" not in endpoint:
             endpoint = f"http://{endpoint}"
+        _keep_quiet()
+        key = named(destination.access_key_env, "access_key_env")
+        secret = named(destination.secret_key_env, "secret_key_env")
+        token = named(destination.session_token_env, "session_token_env")
         config: dict[str, Any] = {
             "retries": {"total_max_attempts": 1},  # ours are told apart by type
-            "connect_timeout": min(10.0, timeout_s()),
-            "read_timeout": timeout_s(),
-            "max_pool_connections": 32,
+            "max_pool_connections": 64,
+            # an MD5 goes with every object
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
             # the endpoint is rivet.yaml's alone to say
             "ignore_configured_endpoint_urls": True,
         }
         if endpoint is not None:
             config["s3"] = {"addressing_style": "path"}
-        region = destination.region or ("us-east-1" if endpoint is not None else None)
-        key = named(destination.access_key_env, "access_key_env")
-        session = AioSession(profile=destination.aws_profile)
-        session.register_component("data_loader", _descriptions())
-        self._fs = s3fs.S3FileSystem(
-            anon=destination.allow_anonymous and key is None,
-            key=key,
-            secret=named(destination.secret_key_env, "secret_key_env"),
-            token=named(destination.session_token_env, "session_token_env"),
-            endpoint_url=endpoint,
-            client_kwargs={} if region is None else {"region_name": region},
-            config_kwargs=config,
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            session=session,
-        )
+        if destination.allow_anonymous and key is None:
+            config["signature_version"] = UNSIGNED
+        with _faults(self._name):
+            session = Session(profile=destination.aws_profile)
+            session.register_component("data_loader", _descriptions())
+            # for the services that give credentials, too
+            limits = Config(connect_timeout=min(10.0, timeout_s()), read_timeout=timeout_s())
+            session.set_default_client_config(limits)
+            self._client = session.create_client(
+                "s3",
+                region_name=destination.region or ("us-east-1" if endpoint is not None else None),
+                endpoint_url=endpoint,
+                aws_access_key_id=key,
+                aws_secret_access_key=secret,
+                aws_session_token=token,
+                config=Config(**config),
+            )
+        bounded(self._client)
 
     def put(self, key: str, data: bytes, md5: bytes, over: str | None) -> Entry:
         answer = self._call(
@@ -184,17 +190,14 @@ class S3Bucket:
         return Entry(key, found["ContentLength"], found["ETag"], _md5_of(found["ETag"]))
 
     def read(self, key: str, start: int, end: int) -> bytes:
+        span = f"bytes={start}-{end - 1}"
         try:
-            found: bytes = self._run(end - start, self._read, key, f"bytes={start}-{end - 1}")
+            with _faults(self._name), within(deadline_s(end - start)):
+                answer = self._client.get_object(Bucket=self._name, Key=key, Range=span)
+                with contextlib.closing(answer["Body"]) as body:
+                    data: bytes = body.read()
         except _EmptyRangeError:
             return b""
-        return found
-
-    async def _read(self, key: str, span: str) -> bytes:
-        client = await self._fs.set_session()
-        answer = await client.get_object(Bucket=self._name, Key=key, Range=span)
-        async with answer["Body"] as body:
-            data: bytes = await body.read()
         return data
 
     def list(self, prefix: str) -> Iterator[Entry]:
@@ -208,46 +211,64 @@ class S3Bucket:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def copy(self, key: str, target: str, size: int) -> None:
-        if size > _COPY_LIMIT:  # what one request copies
-            path = f"{self._name}/{key}", f"{self._name}/{target}"
-            self._run(size, self._fs._copy_managed, *path, size)
+        source = {"Bucket": self._name, "Key": key}
+        if size <= _COPY_LIMIT:
+            self._call("copy_object", size, Key=target, CopySource=source)
             return
-        self._call("copy_object", size, Key=target, CopySource={"Bucket": self._name, "Key": key})
+        upload = self.begin(target, size, None)
+        named = {"Key": target, "UploadId": upload.id}
+        parts = []
+        try:
+            for number, start in enumerate(range(0, size, _COPIED_AT_ONCE), 1):
+                end = min(start + _COPIED_AT_ONCE, size)
+                span = {"CopySource": source, "CopySourceRange": f"bytes={start}-{end - 1}"}
+                answer = self._call("upload_part_copy", end - start, PartNumber=number, **span, **named)
+                parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
+            self._call("complete_multipart_upload", size, MultipartUpload={"Parts": parts}, **named)
+        except BaseException:
+            with contextlib.suppress(RivetError):
+                self.abort(upload)
+            raise
 
     def delete(self, key: str) -> None:
         self._call("delete_object", Key=key)
 
     def close(self) -> None:
-        if self._fs._s3 is not None:
-            sync(self._fs.loop, self._fs._s3.close, timeout=5)
-            self._fs._s3 = None
+        self._client.close()
 
     def _call(self, method: str, size: int = 0, /, **arguments: Any) -> Any:
         """One request. size: bytes that it moves, here or at the service."""
-        return self._run(size, self._request, method, arguments)
+        with _faults(self._name), within(deadline_s(size)):
+            return getattr(self._client, method)(Bucket=self._name, **arguments)
 
-    async def _request(self, method: str, arguments: dict[str, Any]) -> Any:
-        client = await self._fs.set_session()
-        return await getattr(client, method)(Bucket=self._name, **arguments)
 
-    def _run(self, size: int, work: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return sync(self._fs.loop, work, *arguments, timeout=deadline_s(size))
-        except boto.ClientError as error:
-            raise _fault(error, self._name) from None
-        except _NO_CREDENTIALS as error:
-            raise EnvironmentFault(
-                f"bucket {self._name}: no usable credentials ({type(error).__name__})",
-                code="RIVET_DEST_AUTH_FAILED",
-            ) from None
-        except _WIRE as error:
-            raise TransientError(
-                f"bucket {self._name}: {type(error).__name__}", code="RIVET_DEST_UNAVAILABLE"
-            ) from error
-        except boto.BotoCoreError as error:
-            raise EnvironmentFault(
-                f"bucket {self._name}: {type(error).__name__}", code="RIVET_DEST_NOT_WRITABLE"
-            ) from error
+@contextlib.contextmanager
+def _faults(bucket: str) -> Iterator[None]:
+    """What botocore raises, by what the caller does about it."""
+    try:
+        yield
+    except boto.ClientError as error:
+        raise _fault(error, bucket) from None
+    except _NO_CREDENTIALS as error:
+        raise EnvironmentFault(
+            f"bucket {bucket}: no usable credentials ({type(error).__name__})",
+            code="RIVET_DEST_AUTH_FAILED",
+        ) from None
+    except _WIRE as error:
+        raise TransientError(
+            f"bucket {bucket}: {type(error).__name__}", code="RIVET_DEST_UNAVAILABLE"
+        ) from error
+    except (boto.BotoCoreError, ValueError) as error:  # an endpoint that is no URL is a ValueError
+        raise EnvironmentFault(
+            f"bucket {bucket}: {type(error).__name__}", code="RIVET_DEST_NOT_WRITABLE"
+        ) from error
+
+
+def _keep_quiet() -> None:
+    """What botocore logs for its debugging has session tokens and signatures in it."""
+    logger = logging.getLogger("botocore")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
 
 
 @functools.cache

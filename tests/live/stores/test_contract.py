@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rivet_dagster.engine.destinations import s3
 from rivet_dagster.engine.destinations.base import ConflictError
+from rivet_dagster.engine.destinations.bucket import NoObjectError
 from rivet_dagster.engine.destinations.staging import FOLDER
 from rivet_dagster.engine.errors import IntegrityError, RivetError
 from rivet_dagster.engine.names import NameMatcher
@@ -134,6 +136,24 @@ def test_a_new_holder_ends_uploads_that_are_under_way(place: Place) -> None:
         assert store.staged(mine) == ()
         with pytest.raises(ConflictError):
             bucket.complete(upload, [], b"", None)
+
+
+def test_an_object_too_large_for_one_copy_is_copied_in_pieces(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place.server.kind != "s3":
+        pytest.skip("the others copy any size by themselves")
+    monkeypatch.setattr(s3, "_COPY_LIMIT", 1 << 20)
+    monkeypatch.setattr(s3, "_COPIED_AT_ONCE", 6 << 20)
+    with place.store() as store:
+        store.publish(place.stage(store, LARGE), PART)
+        store.move(PART, f"_quarantine/run/{PART}")
+        assert list(store.list()) == []
+        with store.open_input(f"_quarantine/run/{PART}") as file:
+            assert file.read() == LARGE
+        with pytest.raises(NoObjectError):
+            store._bucket.copy(store._key("absent"), store._key(PART), len(LARGE))
+        assert list(store._bucket.uploads(store._base)) == [], "an upload is left"
 
 
 def test_a_long_listing_comes_whole(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
-from fsspec.asyn import sync
 
 from rivet_dagster.config import load_config
 from rivet_dagster.config.destination import DestinationConfig
@@ -96,8 +96,31 @@ def test_no_variable_sends_credentials_elsewhere(bare: pytest.MonkeyPatch) -> No
     bare.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     bucket = S3Bucket(DestinationConfig(type="s3", bucket="b", region="eu-central-1"))
     with contextlib.closing(bucket):
-        client = sync(bucket._fs.loop, bucket._fs.set_session)
-        assert client.meta.endpoint_url == "https://s3.eu-central-1.amazonaws.com"
+        assert bucket._client.meta.endpoint_url == "https://s3.eu-central-1.amazonaws.com"
+
+
+def test_the_log_tells_no_secret(
+    bare: pytest.MonkeyPatch, s3: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even that of a process which logs everything."""
+    bare.setenv("TEST_TOKEN", "a-session-token")
+    names: dict[str, Any] = {"access_key_env": KEY_ENV, "secret_key_env": SECRET_ENV}
+    with caplog.at_level(logging.DEBUG):
+        with opened(type="s3", endpoint=s3.url, **names) as store:
+            store.probe()
+        with (
+            contextlib.suppress(RivetError),
+            opened(type="s3", endpoint=s3.url, session_token_env="TEST_TOKEN", **names) as store,
+        ):
+            store.probe()
+    assert "urllib3" in {record.name.partition(".")[0] for record in caplog.records}
+    assert not [said for said in (s3.secret, "a-session-token", "Signature=") if said in caplog.text]
+
+
+def test_keys_of_one_kind_alone(bare: pytest.MonkeyPatch, s3: S3Server) -> None:
+    with pytest.raises(RivetError) as caught, opened(type="s3", endpoint=s3.url, access_key_env=KEY_ENV):
+        pass
+    assert caught.value.code == "RIVET_DEST_AUTH_FAILED"
 
 
 def test_a_sas_token(bare: pytest.MonkeyPatch, azure: AzureServer) -> None:
