@@ -10,7 +10,7 @@ from benchmarks.tools import EVERYTHING, KEYSET, OURS, RANGE, SNAPSHOT
 
 RIVET = "rivet-cli chunked parallel"
 DUCKDB = "duckdb postgres_scanner"
-COPY = "copy to nowhere"
+COPY, COPY_BY_KEY = "copy to nowhere", "copy to nowhere by key"
 CORES = 2
 
 Run = dict[str, float | int | str | None]
@@ -63,7 +63,7 @@ def findings(runs: Sequence[Run]) -> list[Finding]:
             mode = tool.removeprefix(OURS).strip()
             found.extend(
                 replace(one, measure=f"{mode}: {one.measure}" if mode else one.measure)
-                for one in _of_mode(runs, table, of(runs, table, tool))
+                for one in _of_mode(runs, table, of(runs, table, tool), by_key=tool != OURS)
             )
         default, everything = (median(of(runs, table, tool), "wall_s") for tool in (OURS, EVERYTHING))
         if default and everything:
@@ -71,13 +71,17 @@ def findings(runs: Sequence[Run]) -> list[Finding]:
     return found
 
 
-def _of_mode(runs: Sequence[Run], table: str, ours: Sequence[Run]) -> list[Finding]:
+def _of_mode(runs: Sequence[Run], table: str, ours: Sequence[Run], *, by_key: bool) -> list[Finding]:
     found: list[Finding] = []
     for measure, peer, key, targets in RATIOS:
         mine, theirs = median(ours, key), median(of(runs, table, peer), key)
         if mine is not None and theirs and table in targets:
             found.append(Finding(table, measure, mine / theirs, targets[table]))
-    found.extend(_against_floor(table, ours, of(runs, table, COPY)))
+    floor = "wall / floor of 2 cores"
+    if by_key:
+        found.extend(_against_floor(table, ours, of(runs, table, COPY_BY_KEY), floor))
+        floor += ", COPY by pages"
+    found.extend(_against_floor(table, ours, of(runs, table, COPY), floor))
     for measure, key, target in (
         ("peak memory, MB", "peak_mb", PEAK_MB),
         ("longest statement, s", "longest_statement_s", STATEMENT_S),
@@ -88,13 +92,13 @@ def _of_mode(runs: Sequence[Run], table: str, ours: Sequence[Run]) -> list[Findi
     return found
 
 
-def _against_floor(table: str, ours: Sequence[Run], copies: Sequence[Run]) -> list[Finding]:
+def _against_floor(table: str, ours: Sequence[Run], copies: Sequence[Run], measure: str) -> list[Finding]:
     """Wall against what two cores could do at best: the server's work for a bare COPY and our own."""
     wall, client = median(ours, "wall_s"), median(ours, "client_cpu_s")
     server = median(copies, "server_cpu_s")
     if wall is None or client is None or server is None:
         return []
-    return [Finding(table, "wall / floor of 2 cores", wall / ((server + client) / CORES), FLOOR_TARGET)]
+    return [Finding(table, measure, wall / ((server + client) / CORES), FLOOR_TARGET)]
 
 
 def table_lines(runs: Sequence[Run]) -> list[str]:

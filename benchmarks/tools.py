@@ -112,6 +112,12 @@ TOOLS: dict[str, Tool] = {
         Tool("rivet-cli chunked parallel", "profile fast, the best ranges and connections", _rivet_parallel),
         Tool("duckdb postgres_scanner", "2 threads", _peer("duckdb_reader")),
         Tool("copy to nowhere", "2 connections, nothing written", _peer("copy_nowhere"), writes=False),
+        Tool(
+            "copy to nowhere by key",
+            "8 key ranges, 2 connections, nothing written",
+            _peer("copy_nowhere", key=True),
+            writes=False,
+        ),
         Tool("adbc", "1 connection, numeric::text and cast", _peer("adbc")),
         Tool("connectorx", "arrow_stream, 2 partitions", _peer("connectorx_stream", key=True)),
         Tool("rivet-cli full", "profile fast, 1 connection", _rivet_single),
@@ -146,4 +152,4 @@ TOOLS: dict[str, Tool] = {
 #: what the table of targets needs
 CORE = (OURS, "rivet-cli chunked parallel", "duckdb postgres_scanner", "copy to nowhere")
 #: the same targets in other modes, and what every check together costs
-MODES = (*CORE, RANGE, KEYSET, SNAPSHOT, EVERYTHING)
+MODES = (*CORE, "copy to nowhere by key", RANGE, KEYSET, SNAPSHOT, EVERYTHING)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import connectorx
 import pyarrow as pa
 
@@ -11,15 +9,14 @@ from benchmarks.peers.writing import regrouped, task, writer
 
 
 def main() -> None:
-    """Read DSN TABLE to OUT at LEVEL; a fifth argument is the column that partitions."""
-    key = sys.argv.pop()
+    """Read DSN TABLE to OUT at LEVEL; KEY is the column that partitions."""
     todo = task(__doc__)
     pa.set_cpu_count(1)
     reader = connectorx.read_sql(
         todo.dsn,
         f"select * from {todo.table}",
         return_type="arrow_stream",
-        partition_on=key,
+        partition_on=todo.key,
         partition_num=2,
         batch_size=65_536,
     )

@@ -22,21 +22,23 @@ NUMBER_DICTIONARY = 64
 
 @dataclass(frozen=True)
 class Task:
-    """One table to read: where it is, where it goes, and the level of zstd."""
+    """One table to read: where it is, where it goes, the level of zstd, and a key if the tool wants one."""
 
     dsn: str
     table: str
     out: Path
     level: int
+    key: str
 
 
 def task(description: str | None) -> Task:
-    """The task of the command line: DSN TABLE OUT LEVEL."""
+    """The task of the command line: DSN TABLE OUT LEVEL [KEY]."""
     parser = argparse.ArgumentParser(description=description)
     for name in ("dsn", "table", "out", "level"):
         parser.add_argument(name)
+    parser.add_argument("key", nargs="?", default="")
     given = parser.parse_args()
-    return Task(given.dsn, given.table, Path(given.out), int(given.level))
+    return Task(given.dsn, given.table, Path(given.out), int(given.level), given.key)
 
 
 def distinct(dsn: str, table: str) -> dict[str, float]:

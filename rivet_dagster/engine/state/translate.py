@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rivet_dagster.engine.errors import EnvironmentFault, InternalError, RivetError, TransientError
 from rivet_dagster.engine.state.pool import PoolExhaustedError
+
+if TYPE_CHECKING:
+    import psycopg
 
 _SQLITE_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
 _SQLITE_DENIED: Final = frozenset(
@@ -74,12 +77,28 @@ def _from_sqlite(error: sqlite3.Error, place: str) -> RivetError:
 def _from_postgres(error: Exception, place: str, *, lost: bool) -> RivetError:
     import psycopg
 
-    sqlstate = getattr(error, "sqlstate", None)
+    sqlstate, denied = getattr(error, "sqlstate", None), False
+    if sqlstate is None and isinstance(error, psycopg.OperationalError):
+        sqlstate, denied = _of_login(error)
     text = f"state {place}: {type(error).__name__}" + (f" {sqlstate}" if sqlstate else "")
-    if sqlstate is not None and sqlstate.startswith(_PG_DENIED):
+    if denied or (sqlstate is not None and sqlstate.startswith(_PG_DENIED)):
         return EnvironmentFault(text, code="RIVET_STATE_NOT_WRITABLE", sqlstate=sqlstate)
     if sqlstate is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         lost = True  # no server answered: refused, timed out, cut off, or a start that it denied
     if lost or (sqlstate is not None and sqlstate.startswith(_PG_TRANSIENT)):
         return TransientError(text, code="RIVET_STATE_UNAVAILABLE", sqlstate=sqlstate)
     return InternalError(text, sqlstate=sqlstate)
+
+
+def _of_login(error: psycopg.OperationalError) -> tuple[str | None, bool]:
+    """(SQLSTATE, denied without one) of a server that answered a connection; libpq keeps neither.
+
+    Only where it came to a password: a server that is away is not asked a second time.
+    """
+    from rivet_dagster.engine.sources.postgres.sqlstate import probe
+
+    failed = error.pgconn
+    if failed is None or not (failed.used_password or failed.needs_password):
+        return None, False
+    sqlstate, verdict = probe(failed)
+    return sqlstate, verdict is not None

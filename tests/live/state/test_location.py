@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import URL, make_url
 
-from rivet_dagster.engine.errors import RefusalError, RivetError, UsageError
+from rivet_dagster.engine.errors import EnvironmentFault, RefusalError, RivetError, UsageError
 from rivet_dagster.engine.redact import redact
 from rivet_dagster.engine.state.location import StateLocation
 from rivet_dagster.engine.state.store import StateStore
@@ -152,3 +153,18 @@ def test_errors_and_store_hold_no_password(db: TestDatabase, tmp_path: Path) -> 
     while error is not None:
         assert password not in repr(error)
         error = error.__cause__
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sqlstate"),
+    [({"password": "not it"}, "28P01"), ({"password": None}, None), ({"database": "not_there"}, "3D000")],
+)
+def test_a_login_that_is_denied_is_no_state_that_is_away(
+    db: TestDatabase, tmp_path: Path, wrong: dict[str, str | None], sqlstate: str | None
+) -> None:
+    """Or a run would wait for it as long as for a server that restarts."""
+    url = URL.create(**{**make_url(db.url)._asdict(), **wrong})
+    location = StateLocation.parse(url.render_as_string(hide_password=False), tmp_path)
+    with pytest.raises(EnvironmentFault) as caught:
+        StateStore.open(location)
+    assert (caught.value.code, caught.value.sqlstate) == ("RIVET_STATE_NOT_WRITABLE", sqlstate)
