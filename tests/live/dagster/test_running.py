@@ -15,7 +15,7 @@ from sqlalchemy.pool import Pool
 
 from rivet_dagster.assets._running import event_files_open, has_no_threads
 from rivet_dagster.assets.gates import tell_checks
-from tests.live.dagster.conftest import Project, instance_in_files
+from tests.live.dagster.conftest import EXPORTS, Project, instance_in_files
 from tests.live.dagster.test_crash import run_worker
 from tests.live.dagster.test_many import config
 
@@ -80,6 +80,17 @@ def test_events_need_one_connection_a_file(instance: dg.DagsterInstance, connect
     connections.clear()
     materialize(instance, 30)
     assert len(connections) == each  # as Dagster does it
+
+
+def test_a_run_of_many_chunks_connects_for_none_of_them(project: Project, connections: list[object]) -> None:
+    """As users run it: in process, on an instance with files."""
+    project.write(EXPORTS.replace("chunk_size: 100", "chunk_size: 5"))
+    connections.clear()
+    result = project.run("export_orders")
+    assert result.success
+    assert len(project.materialized(result, dg.AssetKey(["rivet", "orders", "chunks"]))) == 101
+    assert len(connections) < 100
+    assert project.instance.get_latest_materialization_event(dg.AssetKey(["rivet", "orders"]))
 
 
 PRINTING = """
