@@ -37,7 +37,7 @@ def event_files_open(instance: dg.DagsterInstance) -> Iterator[None]:
     from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 
     storage = instance.event_log_storage
-    if type(storage) is not SqliteEventLogStorage:
+    if type(storage) is not SqliteEventLogStorage or "_connect" in vars(storage):  # or they are open already
         yield
         return
     engines: dict[str, Engine] = {}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from rivet_dagster.assets._internal import die_with_parent, mark_partitions_planned
+from rivet_dagster.assets._running import event_files_open
 from rivet_dagster.assets.checks import validation_result
 from rivet_dagster.assets.entries import tell_entry
 from rivet_dagster.assets.events import Bucket, Tally, observation_metadata, table_metadata
@@ -182,6 +183,7 @@ class ExportRun:
         only = set(self.requested) if self.requested is not None else None
         holder = holder_of(context.run_id)
         with (
+            event_files_open(context.instance),  # a partition is an event, and there may be thousands
             rivet.engine(assets.config, worker_of(context)) as engine,
             engine.session(assets.export.name, holder=holder, lock_wait=lock_wait) as session,
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -163,6 +164,14 @@ class Project:
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as ephemeral:
         yield ephemeral
+
+
+@contextmanager
+def instance_in_files(home: Path, settings: str = "") -> Iterator[dg.DagsterInstance]:
+    """An instance that keeps everything in files below ``home``, as one on a laptop does."""
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n" + settings)
+    with dg.DagsterInstance.from_config(str(home)) as stored:
+        yield stored
 
 
 @pytest.fixture

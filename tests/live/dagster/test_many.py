@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from rivet_dagster.engine.run.engine import Engine
-from tests.live.dagster.conftest import HEAD, Project
+from tests.live.dagster.conftest import HEAD, Project, instance_in_files
 from tests.live.dagster.test_crash import run_worker
 from tests.services.postgres import TestDatabase
 
@@ -32,11 +32,8 @@ EXPORT = """
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    home = tmp_path_factory.mktemp("dagster_home")
-    (home / "dagster.yaml").write_text(
-        "telemetry: {enabled: false}\nconcurrency: {pools: {granularity: op}}\n"
-    )
-    with dg.DagsterInstance.from_config(str(home)) as stored:
+    pools = "concurrency: {pools: {granularity: op}}\n"
+    with instance_in_files(tmp_path_factory.mktemp("dagster_home"), pools) as stored:
         yield stored
 
 

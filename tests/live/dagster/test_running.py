@@ -15,30 +15,17 @@ from sqlalchemy.pool import Pool
 
 from rivet_dagster.assets._running import event_files_open, has_no_threads
 from rivet_dagster.assets.gates import tell_checks
-from tests.live.dagster.conftest import Project
+from tests.live.dagster.conftest import EXPORTS, Project, instance_in_files
 from tests.live.dagster.test_crash import run_worker
+from tests.live.dagster.test_many import config
 
 KEY = dg.AssetKey("a")
 NAMES = ("one", "two", "three", "four")
-EXPORT = """
-  - name: {name}
-    table: public.{name}
-    format: parquet
-    destination: {{type: local, path: ./out/{name}}}
-"""
-
-
-@pytest.fixture
-def stored() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
-        yield instance
 
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    home = tmp_path_factory.mktemp("dagster_home")
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    with dg.DagsterInstance.from_config(str(home)) as stored:
+    with instance_in_files(tmp_path_factory.mktemp("dagster_home")) as stored:
         yield stored
 
 
@@ -49,7 +36,7 @@ def four(project: Project) -> Project:
             f"CREATE TABLE {name} (id bigint PRIMARY KEY)",
             f"INSERT INTO {name} SELECT g FROM generate_series(1, 100) g",
         )
-    return project.write("exports:\n" + "".join(EXPORT.format(name=name) for name in NAMES))
+    return project.write(config(NAMES))
 
 
 @pytest.fixture
@@ -78,21 +65,32 @@ def materialize(instance: dg.DagsterInstance, times: int) -> str:
     return job.execute_in_process(instance=instance).run_id
 
 
-def test_events_need_one_connection_a_file(stored: dg.DagsterInstance, connections: list[object]) -> None:
-    materialize(stored, 1)
+def test_events_need_one_connection_a_file(instance: dg.DagsterInstance, connections: list[object]) -> None:
+    materialize(instance, 1)
     connections.clear()
-    materialize(stored, 30)
+    materialize(instance, 30)
     each = len(connections)
     connections.clear()
-    with event_files_open(stored):
-        run_id = materialize(stored, 30)
+    with event_files_open(instance):
+        run_id = materialize(instance, 30)
     assert len(connections) < each - 60  # two files an event: of the run and of all runs
-    with dg.DagsterInstance.from_ref(stored.get_ref()) as other:
+    with dg.DagsterInstance.from_ref(instance.get_ref()) as other:
         assert len(other.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)) == 30
         assert other.get_materialized_partitions(KEY) == {str(n) for n in range(30)}
     connections.clear()
-    materialize(stored, 30)
+    materialize(instance, 30)
     assert len(connections) == each  # as Dagster does it
+
+
+def test_a_run_of_many_chunks_connects_for_none_of_them(project: Project, connections: list[object]) -> None:
+    """As users run it: in process, on an instance with files."""
+    project.write(EXPORTS.replace("chunk_size: 100", "chunk_size: 5"))
+    connections.clear()
+    result = project.run("export_orders")
+    assert result.success
+    assert len(project.materialized(result, dg.AssetKey(["rivet", "orders", "chunks"]))) == 101
+    assert len(connections) < 100
+    assert project.instance.get_latest_materialization_event(dg.AssetKey(["rivet", "orders"]))
 
 
 PRINTING = """
@@ -208,7 +206,7 @@ def test_checks_of_export_all_are_told_without_being_planned(four: Project) -> N
     ("severity", "success"), [(dg.AssetCheckSeverity.ERROR, False), (dg.AssetCheckSeverity.WARN, True)]
 )
 def test_a_logged_check_blocks_like_a_selected_one(
-    stored: dg.DagsterInstance, severity: dg.AssetCheckSeverity, success: bool
+    instance: dg.DagsterInstance, severity: dg.AssetCheckSeverity, success: bool
 ) -> None:
     failed = dg.AssetCheckResult(asset_key=KEY, check_name="validate", passed=False, severity=severity)
     passed = dg.AssetCheckResult(asset_key=KEY, check_name="drift", passed=True)
@@ -221,8 +219,8 @@ def test_a_logged_check_blocks_like_a_selected_one(
     def job() -> None:
         op()
 
-    result = job.execute_in_process(instance=stored, raise_on_error=False)
-    logs = stored.all_logs(result.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    logs = instance.all_logs(result.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
     told = [log.get_dagster_event().asset_check_evaluation_data for log in logs]
     assert [(e.check_name, e.passed, e.severity) for e in told] == [
         ("validate", False, severity),

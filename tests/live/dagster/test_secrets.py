@@ -11,17 +11,14 @@ import pytest
 from dagster import DagsterEventType
 from sqlalchemy.engine import make_url
 
-from tests.live.dagster.conftest import URL_ENV, Project
+from tests.live.dagster.conftest import URL_ENV, Project, instance_in_files
 
 CANARY = "c4n4ry/p@ss:w0rd"
 
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """An instance that keeps everything in files, as one on a laptop does."""
-    home = tmp_path_factory.mktemp("dagster_home")
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    with dg.DagsterInstance.from_config(str(home)) as stored:
+    with instance_in_files(tmp_path_factory.mktemp("dagster_home")) as stored:
         yield stored
 
 
