@@ -188,9 +188,7 @@ def latest_materializations(
         for record in page.records:
             key = record.partition_key
             if key is not None and key not in found:
-                found[key] = AssetCheckEvaluationTargetMaterializationData(
-                    storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
-                )
+                found[key] = _target(record)
         missing -= set(found)
         cursor = page.cursor
         if not page.has_more:
@@ -202,11 +200,14 @@ def latest_materialization(
     instance: dg.DagsterInstance, asset_key: dg.AssetKey
 ) -> AssetCheckEvaluationTargetMaterializationData | None:
     """The newest of the asset, as check evaluations refer to it."""
-    for record in instance.fetch_materializations(asset_key, limit=1).records:
-        return AssetCheckEvaluationTargetMaterializationData(
-            storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
-        )
-    return None
+    newest = instance.fetch_materializations(asset_key, limit=1).records
+    return _target(newest[0]) if newest else None
+
+
+def _target(record: dg.EventLogRecord) -> AssetCheckEvaluationTargetMaterializationData:
+    return AssetCheckEvaluationTargetMaterializationData(
+        storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+    )
 
 
 def log_check_evaluation(context: dg.OpExecutionContext, evaluation: dg.AssetCheckEvaluation) -> None:

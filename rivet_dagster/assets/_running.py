@@ -12,16 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dagster._core.execution.compute_logs import redirect_to_file
-from dagster._core.storage.compute_log_manager import CapturedLogContext, ComputeIOType
-from dagster._core.storage.local_compute_log_manager import IO_TYPE_EXTENSION, LocalComputeLogManager
-from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
-from dagster._utils import ensure_file, touch_file
-from sqlalchemy import Connection, Engine, create_engine
-from sqlalchemy.pool import QueuePool
-
+# Whoever only loads the definitions needs neither SQLAlchemy nor compute logs: imported where they are used.
 if TYPE_CHECKING:
     import dagster as dg
+    from dagster._core.storage.compute_log_manager import CapturedLogContext
+    from sqlalchemy import Connection, Engine
 
 _ALLOCATOR_THREAD: Final = "jemalloc_bg_thd"
 
@@ -35,6 +30,9 @@ def event_files_open(instance: dg.DagsterInstance) -> Iterator[None]:
     closes. Not for a process that will be forked: open SQLite files must not be carried over.
     """
     from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+    from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import QueuePool
 
     storage = instance.event_log_storage
     if type(storage) is not SqliteEventLogStorage or "_connect" in vars(storage):  # or they are open already
@@ -86,6 +84,11 @@ def captured_logs(instance: dg.DagsterInstance, log_key: Sequence[str]) -> Itera
     To show it on the console too, Dagster starts four processes a step, which takes as much CPU as a small
     export. With files on this machine that is left to the reader of ``paths``.
     """
+    from dagster._core.execution.compute_logs import redirect_to_file
+    from dagster._core.storage.compute_log_manager import CapturedLogContext, ComputeIOType
+    from dagster._core.storage.local_compute_log_manager import IO_TYPE_EXTENSION, LocalComputeLogManager
+    from dagster._utils import ensure_file, touch_file
+
     manager = instance.compute_log_manager
     if type(manager) is not LocalComputeLogManager or sys.platform == "win32":
         with manager.capture_logs(log_key) as context:

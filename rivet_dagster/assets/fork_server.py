@@ -1,7 +1,8 @@
 """Preloaded by the fork server of ``export_all``: its steps begin with everything imported.
 
-Importing Dagster and the engine takes a step process about four CPU seconds, and ``export_all`` starts
-one for each export. The fork server imports once and forks. Two things follow from it:
+It serves where the run worker itself cannot be forked, and replaces processes that died (``executor.py``).
+Importing Dagster and the engine takes a process about four CPU seconds; the fork server imports once and
+forks. Two things follow from it:
 
 - The steps are its children, not the run worker's, and they keep it alive. So it asks the kernel to be
   killed with the run worker, as each step asks to be killed with it (``die_with_parent``).

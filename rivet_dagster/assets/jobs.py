@@ -23,8 +23,13 @@ ExportJob = AssetJob | dg.JobDefinition
 
 def table_selection(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
     """Tables with their inline checks: the table mode, which needs no partition to be chosen."""
-    tables = dg.AssetSelection.assets(*(a.table_key for a in assets)).without_checks()
-    return tables | dg.AssetSelection.checks(*(spec.key for a in assets for spec in a.inline_checks))
+    return _bare_tables(assets) | dg.AssetSelection.checks(
+        *(spec.key for a in assets for spec in a.inline_checks)
+    )
+
+
+def _bare_tables(assets: Sequence[ExportAssets]) -> dg.AssetSelection:
+    return dg.AssetSelection.assets(*(a.table_key for a in assets)).without_checks()
 
 
 def export_job(
@@ -69,7 +74,7 @@ def all_job(assets: Sequence[ExportAssets], rivet: RivetResource, name: str | No
     return dg.define_asset_job(
         export_all_job((a.export for a in assets), name),
         # each check is evaluated all the same: to plan hundreds of them delays the first export by seconds
-        selection=dg.AssetSelection.assets(*(a.table_key for a in assets)).without_checks(),
+        selection=_bare_tables(assets),
         run_tags={CHECKS_LOGGED: "true"},
         description="Run every export of the config, each in a process of its own, the longest first.",
         executor_def=packed_executor(assets, rivet),
