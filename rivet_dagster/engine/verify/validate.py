@@ -13,7 +13,8 @@ import hashlib
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 
@@ -43,8 +44,6 @@ from rivet_dagster.engine.verify.part_reader import csv_rows, parquet_batches, p
 from rivet_dagster.engine.verify.report import Depth, Finding, ValidationReport
 
 History = Literal["presence", "full"]
-
-_BLOCK: Final = 1 << 20
 
 
 def validate_prefix(
@@ -286,10 +285,8 @@ class _Validation:
         ]
 
     def _md5(self, name: str) -> str:
-        digest = hashlib.md5(usedforsecurity=False)
         with self.store.open_input(name) as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(cast(Any, file), partial(hashlib.md5, usedforsecurity=False))
         return base64.b64encode(digest.digest()).decode()
 
     def _content_findings(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import datetime as dt
+import mmap
 import random
+import struct
 from decimal import Decimal
 from typing import Any
 
@@ -93,6 +95,38 @@ def test_columns_equal_the_definition(kind: pa.DataType, values: list[Any]) -> N
         for key_kind, key_values in VALUES:
             key = make(key_kind, ([*key_values, None] * (len(array) + 1))[: len(array)])
             assert column_checksum(array, key) == reference_checksum(array, key), key_kind
+
+
+@pytest.mark.parametrize("key_type", [pa.int16(), pa.int32(), pa.int64()], ids=str)
+def test_every_length_behind_a_key(key_type: pa.DataType) -> None:
+    data = random.Random(2).randbytes(400)
+    for length in range(len(data)):
+        cells = pa.array([None, data[:length], data[-length:] if length else b"", None], pa.binary())
+        key = pa.array([9, -2, 2**15 - 3, 1], key_type)
+        assert column_checksum(cells, key) == reference_checksum(cells, key), length
+
+
+def guarded(data: bytes) -> pa.Buffer:
+    """``data`` right before a page that nobody may read."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, page * 2)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    memory[page - len(data) : page] = data
+    assert libc.mprotect(address + page, page, 0) == 0, ctypes.get_errno()
+    return pa.foreign_buffer(address + page - len(data), len(data), memory)
+
+
+def test_nothing_is_read_behind_the_last_cell() -> None:
+    """A read that is wider than the cell would end the process here."""
+    for length in range(1, 260):
+        buffer = guarded(bytes(range(length % 7, length % 7 + 1)) * length)
+        cells = pa.Array.from_buffers(
+            pa.binary(), 1, [None, pa.py_buffer(struct.pack("<2i", 0, length)), buffer]
+        )
+        for key in (None, pa.array([5], pa.int32()), pa.array([5], pa.int64())):
+            assert column_checksum(cells, key) is not None, length
 
 
 @pytest.mark.parametrize(("kind", "values"), LISTED, ids=[str(k) for k, _ in LISTED])

@@ -18,7 +18,6 @@
 #define MIX_1 0x165667919E3779F9ULL
 #define MIX_2 0x9FB21C651E98DF25ULL
 
-enum { GROUP = 32, SHORT_CELL = 256 };
 enum { SECRET = 192, STRIPE = 64, BLOCK_STRIPES = 16, BLOCK = STRIPE * BLOCK_STRIPES };
 
 static const uint8_t secret[SECRET] = {
@@ -70,20 +69,26 @@ RIVET_INLINE uint64_t mix16(const uint8_t *p, const uint8_t *s) {
     return fold_product(le64(p) ^ le64(s), le64(p + 8) ^ le64(s + 8));
 }
 
+/* first, last: the 8 bytes that n bytes begin and end with. */
+RIVET_INLINE uint64_t hash_9_to_16(uint64_t first, uint64_t last, uint64_t n) {
+    uint64_t low = first ^ le64(secret + 24) ^ le64(secret + 32);
+    uint64_t high = last ^ le64(secret + 40) ^ le64(secret + 48);
+    return avalanche(n + __builtin_bswap64(low) + high + fold_product(low, high));
+}
+
+/* first, last: 4 bytes. */
+RIVET_INLINE uint64_t hash_4_to_8(uint32_t first, uint32_t last, uint64_t n) {
+    uint64_t h = (last + ((uint64_t)first << 32)) ^ le64(secret + 8) ^ le64(secret + 16);
+    h ^= rotate(h, 49) ^ rotate(h, 24);
+    h *= MIX_2;
+    h ^= (h >> 35) + n;
+    h *= MIX_2;
+    return h ^ (h >> 28);
+}
+
 RIVET_INLINE uint64_t hash_0_to_16(const uint8_t *p, uint64_t n) {
-    if (n > 8) {
-        uint64_t low = le64(p) ^ le64(secret + 24) ^ le64(secret + 32);
-        uint64_t high = le64(p + n - 8) ^ le64(secret + 40) ^ le64(secret + 48);
-        return avalanche(n + __builtin_bswap64(low) + high + fold_product(low, high));
-    }
-    if (n >= 4) {
-        uint64_t h = (le32(p + n - 4) + ((uint64_t)le32(p) << 32)) ^ le64(secret + 8) ^ le64(secret + 16);
-        h ^= rotate(h, 49) ^ rotate(h, 24);
-        h *= MIX_2;
-        h ^= (h >> 35) + n;
-        h *= MIX_2;
-        return h ^ (h >> 28);
-    }
+    if (n > 8) return hash_9_to_16(le64(p), le64(p + n - 8), n);
+    if (n >= 4) return hash_4_to_8(le32(p), le32(p + n - 4), n);
     if (n) {
         uint32_t v = ((uint32_t)p[0] << 16) | ((uint32_t)p[n >> 1] << 24) | p[n - 1] | (uint32_t)(n << 8);
         return avalanche_64((uint64_t)(v ^ le32(secret) ^ le32(secret + 4)));
@@ -198,68 +203,132 @@ RIVET_INLINE uint64_t sum_slots(const uint8_t *p, int64_t rows, int width) {
     return sum;
 }
 
-/* Sum over rows of hash(key || cell) for slots of constant widths. The joined bytes of a group of rows
- * are written before any of them is read: a load right after two stores that it overlaps would stall. */
+/* The 8 bytes at ``at`` of the little-endian words w. */
+RIVET_INLINE uint64_t word_at(const uint64_t *w, int at) {
+    const int i = at >> 3, bits = (at & 7) * 8;
+    return bits ? w[i] >> bits | w[i + 1] << (64 - bits) : w[i];
+}
+
+/* hash() of the first n bytes of w, 4 to 24, constant at every call: all of it stays in registers. The
+ * same bytes in memory would be written in two pieces and read across them, which stalls. */
+RIVET_INLINE uint64_t hash_words(const uint64_t *w, int n) {
+    if (n > 16) {
+        uint64_t h = (uint64_t)n * PRIME64_1;
+        h += fold_product(w[0] ^ le64(secret), w[1] ^ le64(secret + 8));
+        h += fold_product(word_at(w, n - 16) ^ le64(secret + 16), word_at(w, n - 8) ^ le64(secret + 24));
+        return avalanche(h);
+    }
+    return n > 8 ? hash_9_to_16(w[0], word_at(w, n - 8), (uint64_t)n)
+                 : hash_4_to_8((uint32_t)w[0], (uint32_t)word_at(w, n - 4), (uint64_t)n);
+}
+
+/* Cell i of slots of cw bytes, of bits when cw is 1, as two words. */
+RIVET_INLINE void load_cell(const rivet_cells *c, int64_t i, int cw, uint64_t *low, uint64_t *high) {
+    const int64_t at = c->offset + i;
+    *low = *high = 0;
+    if (cw == 1) {
+        *low = c->values[at >> 3] >> (at & 7) & 1;
+        return;
+    }
+    memcpy(low, c->values + at * cw, cw < 8 ? (size_t)cw : 8);
+    if (cw == 16) memcpy(high, c->values + at * cw + 8, 8);
+}
+
+/* Sum over rows of hash(key || cell) for keys and cells of constant widths. */
 RIVET_INLINE uint64_t sum_keyed_slots(const rivet_cells *c, const uint8_t *key, int64_t rows, int kw, int cw) {
-    const uint8_t *p = c->values + c->offset * cw;
-    uint8_t joined[GROUP * (8 + 16)];
-    const size_t step = (size_t)(kw + cw);
+    const bool nulls = c->valid != NULL;
     uint64_t sum = 0;
-    for (int64_t i = 0; i < rows;) {
-        uint8_t *end = joined;
-        for (int64_t stop = i + GROUP < rows ? i + GROUP : rows; i < stop; i++) {
-            if (!is_valid(c, i)) continue;
-            memcpy(end, key + i * kw, (size_t)kw);
-            memcpy(end + kw, p + i * cw, (size_t)cw);
-            end += step;
-        }
-        for (const uint8_t *at = joined; at < end; at += step) sum += hash(at, step);
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t k = 0, low, high;
+        memcpy(&k, key + i * kw, (size_t)kw);
+        load_cell(c, i, cw, &low, &high);
+        const uint64_t narrow[4] = {k | low << 32, low >> 32 | high << 32, high >> 32, 0};
+        const uint64_t wide[4] = {k, low, high, 0};
+        const uint64_t h = hash_words(kw == 4 ? narrow : wide, kw + cw);
+        sum += nulls ? h & (0 - (uint64_t)is_valid(c, i)) : h; /* no branch: NULLs come at random */
     }
     return sum;
 }
 
-/* The same for cells of any form but lists. 1: a cell is too long for this way, 0: done. */
-RIVET_INLINE int sum_keyed_short(const rivet_cells *c, const uint8_t *key, int64_t rows, int kw, uint64_t *out) {
-    uint8_t joined[GROUP * SHORT_CELL], bit;
-    uint64_t length[GROUP], sum = 0, n;
-    for (int64_t i = 0; i < rows;) {
-        uint8_t *end = joined;
-        int count = 0;
-        for (int64_t stop = i + GROUP < rows ? i + GROUP : rows; i < stop; i++) {
-            if (!is_valid(c, i)) continue;
-            const uint8_t *p = plain_cell(c, i, &bit, &n);
-            if (n > SHORT_CELL - 8) return 1;
-            memcpy(end, key + i * kw, (size_t)kw);
-            memcpy(end + kw, p, n);
-            length[count] = (uint64_t)kw + n;
-            end += length[count++];
+/* The first 16 of n bytes as a number, fewer with zeros behind them; reads nothing behind the n. */
+RIVET_INLINE u128 head_of(const uint8_t *p, uint64_t n) {
+    if (n >= 16) return le64(p) | (u128)le64(p + 8) << 64;
+    if (n > 8) return le64(p) | (u128)(le64(p + n - 8) >> 8 * (16 - n)) << 64;
+    if (n == 8) return le64(p);
+    if (n >= 4) return le32(p) | (uint64_t)le32(p + n - 4) << 8 * (n - 4);
+    return n ? p[0] | (uint64_t)p[n >> 1] << 8 * (n >> 1) | (uint64_t)p[n - 1] << 8 * (n - 1) : 0;
+}
+
+RIVET_INLINE uint64_t mix16_words(u128 v, const uint8_t *s) {
+    return fold_product((uint64_t)v ^ le64(s), (uint64_t)(v >> 64) ^ le64(s + 8));
+}
+
+/* hash(key || cell) of up to 240 bytes together. Only the words that reach into the key are put together. */
+RIVET_INLINE uint64_t hash_keyed(uint64_t key, int kw, const uint8_t *p, uint64_t size) {
+    const uint64_t n = (uint64_t)kw + size;
+    const u128 head = head_of(p, size), first = key | head << 8 * kw;
+    if (n < 8) return hash_4_to_8((uint32_t)first, (uint32_t)(first >> 8 * (n - 4)), n);
+    if (n == 8) return hash_4_to_8((uint32_t)first, (uint32_t)((uint64_t)first >> 32), n);
+    if (n <= 16) return hash_9_to_16((uint64_t)first, (uint64_t)(first >> 8 * (n - 8)), n);
+    uint64_t h = n * PRIME64_1;
+    const uint8_t *joined = p - kw; /* never read before p */
+    if (n <= 128) {
+        for (uint64_t i = (n - 1) / 32; i > 0; i--) {
+            const uint64_t last = n - 16 * (i + 1);
+            h += mix16(joined + 16 * i, secret + 32 * i);
+            h += last >= (uint64_t)kw ? mix16(joined + last, secret + 32 * i + 16)
+                                      : mix16_words(key >> 8 * last | head << 8 * ((uint64_t)kw - last),
+                                                    secret + 32 * i + 16);
         }
-        const uint8_t *at = joined;
-        for (int j = 0; j < count; at += length[j++]) sum += hash(at, length[j]);
+        const uint64_t last = n - 16;
+        h += mix16_words(first, secret);
+        h += last >= (uint64_t)kw ? mix16(joined + last, secret + 16)
+                                  : mix16_words(key >> 8 * last | head << 8 * ((uint64_t)kw - last), secret + 16);
+        return avalanche(h);
     }
+    h += mix16_words(first, secret);
+    for (int i = 1; i < 8; i++) h += mix16(joined + 16 * i, secret + 16 * i);
+    h = avalanche(h);
+    for (uint64_t i = 8; i < n / 16; i++) h += mix16(joined + 16 * i, secret + 16 * (i - 8) + 3);
+    return avalanche(h + mix16(joined + n - 16, secret + 136 - 17));
+}
+
+/* Sum over rows of hash(key || cell) for cells that are not lists. False without memory. */
+RIVET_INLINE bool sum_keyed_cells(const rivet_cells *c, const uint8_t *key, int64_t rows, int kw, uint64_t *out) {
+    scratch work = {0};
+    uint64_t sum = 0, n;
+    uint8_t bit;
+    for (int64_t i = 0; i < rows; i++) {
+        if (!is_valid(c, i)) continue;
+        const uint8_t *p = plain_cell(c, i, &bit, &n);
+        uint64_t k = 0;
+        memcpy(&k, key + i * kw, (size_t)kw);
+        if (LIKELY(n <= 240 - 8)) {
+            sum += hash_keyed(k, kw, p, n);
+            continue;
+        }
+        work.used = 0;
+        if (!append(&work, &k, (size_t)kw) || !append(&work, p, n)) {
+            free(work.bytes);
+            return false;
+        }
+        sum += hash(work.bytes, work.used);
+    }
+    free(work.bytes);
     *out = sum;
-    return 0;
+    return true;
 }
 
-RIVET_INLINE int sum_keyed(const rivet_cells *c, const uint8_t *key, int64_t rows, int kw, uint64_t *out) {
-    if (c->form == CELLS_LIST) return 1;
-    if (c->form != CELLS_FIXED) return sum_keyed_short(c, key, rows, kw, out);
-    switch (c->width) {
-    case 2: *out = sum_keyed_slots(c, key, rows, kw, 2); return 0;
-    case 4: *out = sum_keyed_slots(c, key, rows, kw, 4); return 0;
-    case 8: *out = sum_keyed_slots(c, key, rows, kw, 8); return 0;
-    case 16: *out = sum_keyed_slots(c, key, rows, kw, 16); return 0;
-    default: return sum_keyed_short(c, key, rows, kw, out);
+/* As rivet_checksum, for integer keys of kw bytes without NULLs, which nearly all are. */
+RIVET_INLINE bool sum_keyed(const rivet_cells *c, const uint8_t *key, int64_t rows, int kw, uint64_t *out) {
+    switch (c->form == CELLS_VARIABLE ? 0 : c->form == CELLS_BITS ? 1 : 8 * c->width) {
+    case 1: *out = sum_keyed_slots(c, key, rows, kw, 1); return true;
+    case 16: *out = sum_keyed_slots(c, key, rows, kw, 2); return true;
+    case 32: *out = sum_keyed_slots(c, key, rows, kw, 4); return true;
+    case 64: *out = sum_keyed_slots(c, key, rows, kw, 8); return true;
+    case 128: *out = sum_keyed_slots(c, key, rows, kw, 16); return true;
+    default: return sum_keyed_cells(c, key, rows, kw, out);
     }
-}
-
-/* Integer keys without NULLs, which nearly all are. 1: take the general way. */
-static int sum_integer_keyed(const rivet_cells *cells, const rivet_cells *key, int64_t rows, uint64_t *out) {
-    if (key->valid || key->form != CELLS_FIXED) return 1;
-    const uint8_t *first = key->values + key->offset * key->width;
-    if (key->width == 8) return sum_keyed(cells, first, rows, 8, out);
-    if (key->width == 4) return sum_keyed(cells, first, rows, 4, out);
-    return 1;
 }
 
 /* Sum over rows of hash(key bytes || cell bytes), NULL cells left out. 0, or -1 without memory. */
@@ -277,7 +346,11 @@ RIVET_EXPORT int32_t rivet_checksum(const rivet_cells *cells, const rivet_cells 
         *out = sum;
         return 0;
     }
-    if (key && sum_integer_keyed(cells, key, rows, out) == 0) return 0;
+    if (key && !key->valid && key->form == CELLS_FIXED && cells->form != CELLS_LIST) {
+        const uint8_t *first = key->values + key->offset * key->width;
+        if (key->width == 8) return sum_keyed(cells, first, rows, 8, out) ? 0 : -1;
+        if (key->width == 4) return sum_keyed(cells, first, rows, 4, out) ? 0 : -1;
+    }
     for (int64_t i = 0; i < rows; i++) {
         if (!is_valid(cells, i)) continue;
         uint8_t bit;

@@ -18,6 +18,7 @@
 #define RIVET_INLINE static inline __attribute__((always_inline))
 #define RIVET_COLD __attribute__((noinline, cold))
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define LIKELY(x) __builtin_expect(!!(x), 1)
 #else
 #error "the kernel needs GCC or Clang (128-bit integers)"
 #endif
