@@ -16,6 +16,7 @@ from rivet_dagster.cli.shared import (
     export_options,
     on_exports,
     open_engine,
+    open_engine_to_run,
     output_options,
     param_option,
     print_json,
@@ -93,7 +94,7 @@ def apply(
     from rivet_dagster.engine.run.sealed import read_plan
 
     sealed = replace(read_plan(Path(plan)), forced=force)
-    with open_engine(path or sealed.config_path, params) as engine:
+    with open_engine_to_run(path or sealed.config_path, params, [sealed.export]) as engine:
         teller = Teller(engine, as_json=as_json, lock_wait=lock_wait, no_notify=no_notify)
 
         def act(name: str) -> None:

@@ -15,7 +15,7 @@ from rivet_dagster.cli.shared import (
     Verb,
     each,
     export_options,
-    open_engine,
+    open_engine_to_run,
     output_options,
     print_json,
     raise_failures,
@@ -46,7 +46,7 @@ def run(
     summary: str | None,
 ) -> None:
     """Run exports, one after the other, lower waves and then the longest first; all of them without -e."""
-    with open_engine(path, params) as engine:
+    with open_engine_to_run(path, params, exports) as engine:
         exports = _in_order(engine, exports or tuple(e.name for e in engine.config.exports))
         teller = Teller(engine, as_json=as_json, lock_wait=lock_wait, no_notify=no_notify)
         errors = each(engine, exports, lambda name: teller.run(name, lambda s: s.plan(fresh=fresh)))

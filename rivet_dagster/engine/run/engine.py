@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rivet_dagster.engine.destinations.base import Store
 from rivet_dagster.engine.destinations.place import open_store, prefix_of
 from rivet_dagster.engine.errors import ConfigError, RivetError, UsageError
 from rivet_dagster.engine.plan.incremental import cursor_of, settle_of
+from rivet_dagster.engine.run.early import connector_of
 from rivet_dagster.engine.run.options import lease_ttl_s
 from rivet_dagster.engine.run.resume import versions_read
 from rivet_dagster.engine.run.session import Session
-from rivet_dagster.engine.sources.postgres.connect import SessionLimits
+from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
 from rivet_dagster.engine.sources.postgres.predicate import Origin
 from rivet_dagster.engine.sources.postgres.source import PostgresSource
@@ -34,11 +36,19 @@ class Engine:
     """Runs the exports of one config. Cheap to make: nothing is opened before it is needed.
 
     state_url: see ``StateLocation``; by default ``RIVET_STATE_URL``, else a file beside the config,
-    so that the state does not depend on who starts the run or from where.
+    so that the state does not depend on who starts the run or from where. connectors: by export, of
+    ``connect_early``; each is for the first who connects.
     """
 
-    def __init__(self, config: RivetConfig, *, state_url: str | None = None) -> None:
+    def __init__(
+        self,
+        config: RivetConfig,
+        *,
+        state_url: str | None = None,
+        connectors: Mapping[str, PostgresConnector] | None = None,
+    ) -> None:
         self.config = config
+        self._connectors = dict(connectors or {})
         self._state_url = state_url if state_url is not None else os.environ.get("RIVET_STATE_URL")
         self._state: StateStore | None = None
         self._stores: dict[tuple[str, str], Store] = {}
@@ -80,6 +90,8 @@ class Engine:
             for store in self._stores.values():
                 store.close()
             self._stores.clear()
+            while self._connectors:
+                self._connectors.popitem()[1].close()
 
     def __enter__(self) -> Engine:
         return self
@@ -98,13 +110,13 @@ class Engine:
         return self.config.export(name)
 
     def source(self, export: ExportConfig) -> PostgresSource:
-        tuning = self.config.tuning_for(export)
         relation = export.relation
         origin = Origin(*relation) if relation else Origin(query=export.query_text())
-        limits = SessionLimits(tuning.statement_timeout_s * 1000, tuning.lock_timeout_s * 1000)
-        source = self.config.source
         rules = ColumnRules(export.column_types, export.value_policies, export.default_policy)
-        return PostgresSource(export.name, origin, lambda: source.resolve().conninfo_kwargs(), limits, rules)
+        return PostgresSource(export.name, origin, lambda: self._connector(export), rules)
+
+    def _connector(self, export: ExportConfig) -> PostgresConnector:
+        return self._connectors.pop(export.name, None) or connector_of(self.config, export)
 
     def prefix(self, export: ExportConfig) -> str:
         """See ``place.prefix_of``."""

@@ -17,6 +17,7 @@ from rivet_dagster.engine.plan.planner import plan_export
 from rivet_dagster.engine.run import resume
 from rivet_dagster.engine.run.added import added_columns
 from rivet_dagster.engine.run.drift import Drift, look_for_drift
+from rivet_dagster.engine.run.early import READERS_AHEAD
 from rivet_dagster.engine.run.events import RunEvent, RunNote, RunOutcome, RunPlan
 from rivet_dagster.engine.run.faults import fault_point
 from rivet_dagster.engine.run.fencing import FencedStore
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from rivet_dagster.engine.run.engine import Engine
     from rivet_dagster.engine.run.finalize import Finalizer
     from rivet_dagster.engine.run.sealed import SealedPlan
-
-_READERS_AHEAD = 1
 
 
 class Session:
@@ -218,7 +217,7 @@ class Session:
         snapshot = self.export.reads_one_snapshot
         options = write_options(self.export)
         opened = source.planner(
-            snapshot=snapshot, readers=_READERS_AHEAD, meanwhile=lambda: load_the_rest(options)
+            snapshot=snapshot, readers=READERS_AHEAD, meanwhile=lambda: load_the_rest(options)
         )
         planner = self._planner = self._stack.enter_context(opened)
         reading = read_options(options, self.engine.config.tuning_for(self.export))

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
+import socket
+import subprocess
+import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from rivet_dagster.engine.sources.postgres import connect
+from rivet_dagster.engine.errors import RivetError
+from rivet_dagster.engine.sources.postgres import catalog_sql, connect
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits
 from tests.live.postgres.rig import Rig
 from tests.services.postgres import TestDatabase
@@ -83,3 +94,128 @@ def test_a_run_without_rows_to_read_leaves_no_session(rig: Rig) -> None:
     rig.run()
     rig.run()
     assert sessions(rig.db, 0) == 0
+
+
+def test_who_connects_takes_what_is_being_opened(connector: PostgresConnector, db: TestDatabase) -> None:
+    connector.prepare(2)
+    with contextlib.closing(connector.connect()), contextlib.closing(connector.connect()):
+        assert sessions(db, 2) == 2
+
+
+def test_no_more_is_opened_than_is_lacking(connector: PostgresConnector, db: TestDatabase) -> None:
+    connector.open_ahead(2)
+    connector.open_ahead(2)
+    connector.prepare(1)
+    assert sessions(db, 2) == 2
+
+
+def test_a_failure_of_a_moment_ago_is_told_without_another_attempt() -> None:
+    """A second login with a wrong password may lock the account; a dead host costs its time twice."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        accepted: list[int] = []
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    peer, _ = server.accept()
+                    accepted.append(1)
+                    peer.close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        kwargs = {"host": "127.0.0.1", "port": server.getsockname()[1], "sslmode": "disable"}
+        connector = PostgresConnector(kwargs, SessionLimits())
+        with pytest.raises(RivetError):
+            connector.connect()
+        once = len(accepted)
+        connector.prepare(1)
+        with pytest.raises(RivetError):
+            connector.connect()
+        assert len(accepted) == 2 * once
+        with pytest.raises(RivetError):
+            connector.connect()  # told once: whoever tries again, tries
+        assert len(accepted) == 3 * once
+        server.shutdown(socket.SHUT_RDWR)
+
+
+RELATION = (catalog_sql.RELATION, {"schema": None, "table": "things"})
+
+
+def test_the_catalog_is_warm_in_a_session_that_looked_into_it(db: TestDatabase) -> None:
+    db.execute("CREATE TABLE things (id int PRIMARY KEY)")
+    with contextlib.closing(PostgresConnector(dict(conninfo_to_dict(db.url)), SessionLimits())) as connector:
+        connector.open_ahead(1, warm=RELATION)
+        with contextlib.closing(connector.connect()) as warm, contextlib.closing(connector.connect()) as cold:
+            assert not warm.info.transaction_status
+            assert cached(warm) > cached(cold) * 1.2
+
+
+def cached(connection: psycopg.Connection[Any]) -> int:
+    """Bytes that the session keeps of the catalog."""
+    row = connection.execute(
+        "SELECT sum(total_bytes) FROM pg_backend_memory_contexts WHERE name ~ 'CacheMemoryContext|index info'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_a_look_that_has_to_wait_is_given_up_and_the_session_stays(db: TestDatabase) -> None:
+    db.execute("CREATE TABLE things (id int PRIMARY KEY)")
+    limits = SessionLimits(lock_timeout_ms=200)
+    patient = PostgresConnector(dict(conninfo_to_dict(db.url)), limits)
+    with contextlib.closing(patient) as connector, db.connect() as other, other.transaction():
+        other.execute("LOCK TABLE things")
+        began = time.monotonic()
+        connector.prepare(1, warm=RELATION)
+        with contextlib.closing(connector.connect()) as connection:
+            assert 0.2 <= time.monotonic() - began < 5
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_command_that_connects_early_opens_no_more_sessions(rig: Rig) -> None:
+    rig.db.execute("CREATE TABLE things (id int PRIMARY KEY)", "INSERT INTO things VALUES (1)")
+    rig.export(mode="full")
+    first = opened(rig.db)
+    rig.run()
+    second = opened(rig.db)
+    command = [str(Path(sys.executable).with_name("rivet-dagster")), "run", "-c", str(rig.config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert opened(rig.db) - second == second - first > 1
+
+
+def opened(db: TestDatabase) -> int:
+    """Sessions of all time, one for each call of this among them, once the server has counted the last."""
+    assert sessions(db, 0) == 0
+    found = -1
+    with db.server.connect() as connection:
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            row = connection.execute(
+                "SELECT sessions FROM pg_stat_database WHERE datname = %s", (db.name,)
+            ).fetchone()
+            assert row is not None
+            if row[0] == found:
+                break
+            found = row[0]
+            time.sleep(0.3)
+    return int(found)
+
+
+def waiting(connection: psycopg.Connection[Any]) -> int:
+    """Bytes that the kernel holds for the connection."""
+    found = ctypes.c_int()
+    fcntl.ioctl(connection.pgconn.socket, termios.FIONREAD, found)
+    return found.value
+
+
+def test_a_connection_takes_128_kib_at_once(connector: PostgresConnector) -> None:
+    with contextlib.closing(connector.connect()) as connection:
+        connection.pgconn.send_query(
+            b"COPY (SELECT repeat('x', 1000) FROM generate_series(1, 120)) TO STDOUT"
+        )
+        until = time.monotonic() + 10
+        while waiting(connection) < 120_000 and time.monotonic() < until:
+            time.sleep(0.01)
+        connection.pgconn.consume_input()
+        assert waiting(connection) == 0

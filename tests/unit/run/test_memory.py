@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the choice is made on Linux only")
 
 #: The pool of Arrow's own code is what pyarrow has before anybody set another one.
-_ASK = "import {first}; import rivet_dagster.engine, pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+_ASK = "import {first}, rivet_dagster.engine, pyarrow as pa; print(pa.default_memory_pool().backend_name)"
 _RUN = "import pyarrow; from rivet_dagster.engine.memory import prepare_memory as p; p(); " + _ASK
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, LiteralString
 
 import psycopg
 from msgspec import Struct
@@ -19,7 +20,16 @@ from psycopg import pq
 from rivet_dagster.engine.errors import RivetError
 from rivet_dagster.engine.sources.postgres.quote import quote_literal
 from rivet_dagster.engine.sources.postgres.sqlstate import classify
-from rivet_dagster.engine.sources.postgres.types import TEXT_SETTINGS
+
+#: Session settings that the text forms rely on; the reader pins them with SET LOCAL.
+TEXT_SETTINGS: Final[Mapping[str, str]] = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "iso_8601",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "quote_all_identifiers": "off",
+}
 
 #: Everything that changes how a value is rendered, and what could hide rows.
 PINNED: dict[str, str] = {
@@ -46,6 +56,10 @@ _SPARE_S = 5.0  # how long a connection opened ahead is taken for a living one
 #: 128 KiB makes an eighth of the calls to the kernel for all that follow, 3 % of a run's CPU.
 _WIDEN = b"SELECT pg_catalog.repeat(' ', 130900)"
 _TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
+
+
+#: A statement and its parameters.
+Question = tuple[LiteralString, Mapping[str, Any]]
 
 
 class SessionLimits(Struct, frozen=True):
@@ -80,51 +94,88 @@ class PostgresConnector:
     def __init__(self, kwargs: dict[str, Any], limits: SessionLimits) -> None:
         self._kwargs = kwargs
         self.limits = limits
-        self._spares: list[tuple[float, psycopg.Connection[Any]]] = []
-        self._lock = threading.Lock()
+        self._spares: deque[tuple[float, psycopg.Connection[Any]]] = deque()
+        self._coming = 0  # connections that a thread has been asked to open
+        self._refused: tuple[float, RivetError] | None = None
+        self._changed = threading.Condition()
         self._closed = False
 
     def __repr__(self) -> str:
         return f"PostgresConnector({self._kwargs.get('host')}:{self._kwargs.get('port')})"
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection in autocommit mode, opened ahead or now. Raises the engine's errors."""
-        with self._lock:
-            opened, connection = self._spares.pop() if self._spares else (0.0, None)
+        """A connection in autocommit mode: opened ahead, being opened, or now. Raises the engine's errors."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._spares or not self._coming)
+            opened, connection = self._spares.popleft() if self._spares else (0.0, None)
+            refused, self._refused = self._refused, None
         if connection is not None:
             if time.monotonic() - opened < _SPARE_S:
                 return connection
             close(connection)
+        elif refused is not None and time.monotonic() - refused[0] < _SPARE_S:
+            raise refused[1]
         return self._open()
 
-    def open_ahead(self, count: int) -> None:
-        """Open connections for the next calls of ``connect``. What fails here, those will say."""
-        for _ in range(count):
-            try:
-                connection = self._open()
-            except RivetError:
-                return
-            with self._lock:
-                if not self._closed:
-                    self._spares.append((time.monotonic(), connection))
-                    continue
-            close(connection)
-
-    def prepare(self, count: int, meanwhile: Callable[[], None] | None) -> None:
+    def prepare(
+        self, count: int, meanwhile: Callable[[], None] | None = None, *, warm: Question | None = None
+    ) -> None:
         """In a thread of its own: ``open_ahead``, and then what is to be done ``meanwhile``."""
+        missing = self._announce(count)
 
         def work() -> None:
-            self.open_ahead(count)
+            self._open_announced(missing, warm)
             if meanwhile is not None:
                 meanwhile()
 
         threading.Thread(target=work, daemon=True).start()
 
+    def open_ahead(self, count: int, *, warm: Question | None = None) -> None:
+        """Have ``count`` connections ready for the next calls of ``connect``.
+
+        What fails here is told to who connects next. ``warm`` is asked on the first of them, for nothing
+        but what the server then has in its caches: a new session's first look into the catalog takes 15 ms.
+        """
+        self._open_announced(self._announce(count), warm)
+
+    def _announce(self, count: int) -> int:
+        with self._changed:
+            missing = max(0, count - len(self._spares) - self._coming)
+            self._coming += missing
+        return missing
+
+    def _open_announced(self, count: int, warm: Question | None) -> None:
+        try:
+            while count:
+                connection = self._open()
+                if warm is not None:
+                    self._ask_in_vain(connection, warm)
+                warm, count = None, count - 1
+                with self._changed:
+                    self._coming -= 1
+                    kept = not self._closed and not connection.closed
+                    if kept:
+                        self._spares.append((time.monotonic(), connection))
+                    self._changed.notify_all()
+                if not kept:
+                    close(connection)
+        except RivetError as error:
+            self._refused = time.monotonic(), error
+        finally:
+            with self._changed:
+                self._coming -= count  # nobody waits for what will not come
+                self._changed.notify_all()
+
+    def _ask_in_vain(self, connection: psycopg.Connection[Any], question: Question) -> None:
+        asking = self.transaction(connection, search_path=None)
+        with contextlib.suppress(psycopg.Error, RivetError), asking:
+            connection.execute(*question)
+
     def close(self) -> None:
         """Close what was opened ahead and not taken."""
-        with self._lock:
+        with self._changed:
             self._closed = True
-            spares, self._spares = self._spares, []
+            spares, self._spares = self._spares, deque()
         for _, connection in spares:
             close(connection)
 

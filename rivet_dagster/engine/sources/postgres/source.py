@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import cached_property
 from typing import Any
 
 import psycopg
@@ -22,7 +23,7 @@ from rivet_dagster.engine.sources.base import (
     SourceFacts,
 )
 from rivet_dagster.engine.sources.postgres import bounds, catalog, connect, late, writers
-from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SessionLimits, SnapshotHolder
+from rivet_dagster.engine.sources.postgres.connect import PostgresConnector, SnapshotHolder
 from rivet_dagster.engine.sources.postgres.facts import require_readable, source_facts
 from rivet_dagster.engine.sources.postgres.order import ReadOptions, ReadOrder, read_columns
 from rivet_dagster.engine.sources.postgres.overrides import ColumnRules
@@ -48,7 +49,8 @@ _NAN = {"float4", "float8", "numeric"}
 
 
 class PostgresSource:
-    """One export's source. ``conninfo`` is libpq's keywords and may hold the password."""
+    """One export's source. ``connector`` is asked for on first use: definitions load without the password
+    in the environment."""
 
     capabilities = CAPABILITIES
 
@@ -56,23 +58,17 @@ class PostgresSource:
         self,
         export: str,
         origin: Origin,
-        conninfo: Callable[[], dict[str, Any]],
-        limits: SessionLimits,
+        connector: Callable[[], PostgresConnector],
         rules: ColumnRules | None = None,
     ) -> None:
         self.export = export
         self.rules = rules or ColumnRules()
         self.origin = origin
-        # asked for on first use: definitions load without the password in the environment
-        self._conninfo = conninfo
-        self._limits = limits
-        self._connector: PostgresConnector | None = None
+        self._new_connector = connector
 
-    @property
+    @cached_property
     def connector(self) -> PostgresConnector:
-        if self._connector is None:
-            self._connector = PostgresConnector(self._conninfo(), self._limits)
-        return self._connector
+        return self._new_connector()
 
     @contextlib.contextmanager
     def planner(

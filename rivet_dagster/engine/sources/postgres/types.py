@@ -5,7 +5,7 @@ Three kinds of decision:
 * *native*: Arrow holds every value of the type; COPY's binary form is decoded as it stands.
 * *text*: the SELECT list casts to ``text``, the server's canonical form. The form is named in the
   column's metadata (``rivet.text_form``). Forms that a session setting could change hold because the
-  reader pins the settings in ``TEXT_SETTINGS``.
+  reader pins the settings in ``connect.TEXT_SETTINGS``.
 * *unsupported*: no honest form exists; planning refuses the column by name (``require_supported``).
 
 Domains are decided as their base type. An array of one declared dimension is a list of what its
@@ -25,16 +25,6 @@ from rivet_dagster.engine.sources.postgres.overrides import Override, overridden
 from rivet_dagster.engine.sources.postgres.quote import quote_ident
 from rivet_dagster.engine.sources.postgres.rule import PgType, Rule, text_rule
 from rivet_dagster.engine.types.decision import Column, Fidelity
-
-#: Session settings that the text forms rely on; the reader pins them with SET LOCAL.
-TEXT_SETTINGS: Final[Mapping[str, str]] = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO, YMD",
-    "IntervalStyle": "iso_8601",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    "quote_all_identifiers": "off",
-}
 
 MAX_PRECISION: Final = 38
 _INTEGERS: Final = frozenset({Wire.INT16, Wire.INT32, Wire.INT64})
@@ -276,7 +266,6 @@ __all__ = [
     "MAX_PRECISION",
     "PSEUDO",
     "SERVER_TEXT",
-    "TEXT_SETTINGS",
     "PgType",
     "Rule",
     "decide",
