@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from rivet_dagster.engine.run import engine
+from rivet_dagster.engine.run import early
 from rivet_dagster.engine.sources.postgres.connect import IDLE_TIMEOUT_MS, SessionLimits
 from tests.live.postgres.rig import Rig, source_rows
 
@@ -23,8 +23,8 @@ LIMIT_MS: Final = 1_000
 PROGRAM: Final = f"""
 import functools
 from rivet_dagster import cli
-from rivet_dagster.engine.run import engine
-engine.SessionLimits = functools.partial(engine.SessionLimits, idle_timeout_ms={LIMIT_MS})
+from rivet_dagster.engine.run import early
+early.SessionLimits = functools.partial(early.SessionLimits, idle_timeout_ms={LIMIT_MS})
 cli.main()
 """
 READS: Final = "query LIKE 'COPY%' AND backend_xmin IS NOT NULL"
@@ -88,7 +88,7 @@ def test_a_stopped_process_loses_its_transactions(rig: Rig, state: str) -> None:
 @pytest.mark.timeout(60)
 def test_a_healthy_run_outlives_the_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every statement takes the run's snapshot up again, which somebody has to hold meanwhile."""
-    monkeypatch.setattr(engine, "SessionLimits", functools.partial(SessionLimits, idle_timeout_ms=LIMIT_MS))
+    monkeypatch.setattr(early, "SessionLimits", functools.partial(SessionLimits, idle_timeout_ms=LIMIT_MS))
     things(rig, 5_000)
     rig.tuning = {"throttle_ms": 50, "batch_size": 100}
     began = time.monotonic()

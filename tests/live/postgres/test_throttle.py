@@ -123,7 +123,7 @@ def test_pages_that_take_too_long_are_read_fewer_at_a_time(rig: Rig, monkeypatch
     write = UnitSink.write
 
     def slowly(sink: UnitSink, batch: pa.RecordBatch) -> None:
-        time.sleep(0.2)
+        time.sleep(0.35)
         write(sink, batch)
 
     monkeypatch.setattr(UnitSink, "write", slowly)
