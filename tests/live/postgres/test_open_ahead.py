@@ -209,8 +209,10 @@ def waiting(connection: psycopg.Connection[Any]) -> int:
     return found.value
 
 
-def test_a_connection_takes_128_kib_at_once(connector: PostgresConnector) -> None:
+def test_a_connection_that_reads_takes_128_kib_at_once(connector: PostgresConnector) -> None:
     with contextlib.closing(connector.connect()) as connection:
+        with connector.transaction(connection, widen=True) as backend:
+            assert backend == connection.info.backend_pid
         connection.pgconn.send_query(
             b"COPY (SELECT repeat('x', 1000) FROM generate_series(1, 120)) TO STDOUT"
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from typing import Any, Final
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -15,6 +18,7 @@ from rivet_dagster.engine.run import workers
 from rivet_dagster.engine.run.events import RunNote, UnitCommitted, UnitFailed
 from rivet_dagster.engine.run.sink import UnitSink
 from rivet_dagster.engine.sources.postgres import pieces
+from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from tests.live.postgres.rig import Rig, read_parquet, source_rows
 
 #: Rows wide enough to fill what lies between server and reader: the server has to wait for our pauses.
@@ -29,6 +33,20 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "incremental": {"mode": "incremental", "cursor_column": "id"},
 }
 SLOW: Final = "SELECT id, slow(id, 0.005) AS slept FROM things"
+
+
+@pytest.fixture(autouse=True)
+def _narrow_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between server and reader lies what a socket holds, which Linux lets grow to 32 MiB."""
+    opened = PostgresConnector._open
+
+    def narrowed(self: PostgresConnector) -> psycopg.Connection[Any]:
+        connection = opened(self)
+        with socket.socket(fileno=os.dup(connection.pgconn.socket)) as it:
+            it.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        return connection
+
+    monkeypatch.setattr(PostgresConnector, "_open", narrowed)
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +141,7 @@ def test_pages_that_take_too_long_are_read_fewer_at_a_time(rig: Rig, monkeypatch
     write = UnitSink.write
 
     def slowly(sink: UnitSink, batch: pa.RecordBatch) -> None:
-        time.sleep(0.35)
+        time.sleep(0.2)
         write(sink, batch)
 
     monkeypatch.setattr(UnitSink, "write", slowly)

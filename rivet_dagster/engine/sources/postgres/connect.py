@@ -54,7 +54,7 @@ _LOOKS = 4  # signs of life of a snapshot's holder in that time
 _SPARE_S = 5.0  # how long a connection opened ahead is taken for a living one
 #: libpq reads what fits its buffer, 16 KiB at first, and keeps it as large as it ever had to be: a row of
 #: 128 KiB makes an eighth of the calls to the kernel for all that follow, 3 % of a run's CPU.
-_WIDEN = b"SELECT pg_catalog.repeat(' ', 130900)"
+_WIDEN: Final = "SELECT pg_catalog.repeat(' ', 130900)"
 _TRANSACTION_TIMEOUT = 170_000  # the first version that has the setting
 
 
@@ -184,7 +184,6 @@ class PostgresConnector:
             connection = psycopg.connect(
                 **{**BOUNDS, **self._kwargs}, autocommit=True, prepare_threshold=None
             )
-            connection.pgconn.exec_(_WIDEN)
         except psycopg.Error as error:
             raise classify(error) from error
         return connection
@@ -197,11 +196,12 @@ class PostgresConnector:
         snapshot: str | None = None,
         limits: SessionLimits | None = None,
         search_path: str | None = PINNED["search_path"],
+        widen: bool = False,
     ) -> Iterator[int]:
         """A read-only REPEATABLE READ transaction with every setting pinned, in one round trip.
 
         Yields the id of the server's process, which a pooler chooses anew for each transaction.
-        search_path: None leaves the role's own.
+        search_path: None leaves the role's own. widen: the first of a connection that reads much.
         """
         begin = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"]
         if snapshot:
@@ -213,6 +213,8 @@ class PostgresConnector:
             f"SET LOCAL {name} = {value if name == 'search_path' else quote_literal(value)}"
             for name, value in settings.items()
         )
+        if widen:
+            begin.append(_WIDEN)
         begin.append("SELECT pg_catalog.pg_backend_pid()")
         try:
             cursor = connection.execute("; ".join(begin))

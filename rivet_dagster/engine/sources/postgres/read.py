@@ -209,7 +209,7 @@ class PostgresReader:
         TransientError RIVET_SOURCE_STATEMENT_TIMEOUT when a statement took too long.
 
         paused: see ``ReadOptions.limits``."""
-        if self._connection is None or self._connection.closed:
+        if fresh := self._connection is None or self._connection.closed:
             self._connection = self._connector.connect()
         connection = self._connection
         self._asked.clear()
@@ -224,6 +224,7 @@ class PostgresReader:
                 snapshot=self._order.snapshot,
                 search_path=self._order.origin.search_path,
                 limits=self._order.options.limits(self._connector.limits, paused=paused),
+                widen=fresh,
             ) as backend:
                 self._backend, began = backend, True
                 self._began = time.monotonic()
