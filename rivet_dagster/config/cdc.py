@@ -1,6 +1,5 @@
 """``cdc``: change capture from the log of the source."""
 
-from __future__ import annotations
 
 from typing import Annotated, Literal
 

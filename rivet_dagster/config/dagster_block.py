@@ -3,7 +3,6 @@
 The rules are Dagster's own, checked here so that a mistake names its line instead of failing a deploy.
 """
 
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping

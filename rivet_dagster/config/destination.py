@@ -1,6 +1,5 @@
 """``destination``: where the files go."""
 
-from __future__ import annotations
 
 import difflib
 import ipaddress

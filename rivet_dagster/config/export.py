@@ -1,6 +1,5 @@
 """One entry of ``exports:``."""
 
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping

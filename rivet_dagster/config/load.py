@@ -1,6 +1,5 @@
 """``load``: the second step, from files into a warehouse."""
 
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
@@ -53,7 +52,7 @@ class LoadOverride(Section):
     layout: Layout | None = None
     deleted_flag: Flag | None = None
     partition: Literal["none"] | LoadPartition | None = None
-    tables: Mapping[Text, LoadOverride] = {}
+    tables: Mapping[Text, "LoadOverride"] = {}
 
     def problems(self, context: Context) -> Iterator[Problem]:
         yield from _shared(self.cluster_by, self.partition, context)
@@ -104,4 +103,3 @@ def _shared(
         yield from (p.under("partition") for p in partition.problems(context))
 
 
-LoadOverride.model_rebuild()

@@ -1,6 +1,5 @@
 """``notifications``: who is told about a run."""
 
-from __future__ import annotations
 
 import os
 from collections.abc import Iterator

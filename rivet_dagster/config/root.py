@@ -1,6 +1,5 @@
 """The whole of rivet.yaml."""
 
-from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,5 @@
 """``settle``: leave rows alone until they are old enough by the source's clock."""
 
-from __future__ import annotations
 
 from collections.abc import Iterator
 
