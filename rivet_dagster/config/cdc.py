@@ -1,6 +1,5 @@
 """``cdc``: change capture from the log of the source."""
 
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -3,7 +3,6 @@
 The rules are Dagster's own, checked here so that a mistake names its line instead of failing a deploy.
 """
 
-
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date

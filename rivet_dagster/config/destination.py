@@ -1,6 +1,5 @@
 """``destination``: where the files go."""
 
-
 import difflib
 import ipaddress
 import os

@@ -1,6 +1,5 @@
 """One entry of ``exports:``."""
 
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,6 +1,5 @@
 """``load``: the second step, from files into a warehouse."""
 
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
@@ -101,5 +100,3 @@ def _shared(
         yield Problem(("cluster_by",), "more than four columns", "name at most four columns")
     if isinstance(partition, LoadPartition):
         yield from (p.under("partition") for p in partition.problems(context))
-
-

@@ -1,6 +1,5 @@
 """``source.mongo``: how documents are read."""
 
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

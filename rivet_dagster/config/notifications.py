@@ -1,6 +1,5 @@
 """``notifications``: who is told about a run."""
 
-
 import os
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal

@@ -1,6 +1,5 @@
 """``parquet``: how rows are grouped inside a file."""
 
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

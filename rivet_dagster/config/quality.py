@@ -1,6 +1,5 @@
 """``quality`` and ``meta_columns``: gates over the written rows, columns added to them."""
 
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 

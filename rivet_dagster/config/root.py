@@ -1,6 +1,5 @@
 """The whole of rivet.yaml."""
 
-
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property

@@ -1,6 +1,5 @@
 """``settle``: leave rows alone until they are old enough by the source's clock."""
 
-
 from collections.abc import Iterator
 
 from rivet_dagster.config.base import Context, Problem, Section, Text

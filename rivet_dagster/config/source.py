@@ -4,7 +4,6 @@ Secrets that live in the environment or in a file are read by ``resolve`` and no
 location must load where the password is not set.
 """
 
-
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path

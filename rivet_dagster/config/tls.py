@@ -1,6 +1,5 @@
 """``source.tls``: how the connection is encrypted and whom it trusts."""
 
-
 from collections.abc import Iterator
 from enum import StrEnum
 

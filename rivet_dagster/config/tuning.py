@@ -1,6 +1,5 @@
 """``tuning``: how hard the source is worked. Export over source over profile, key by key."""
 
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
