@@ -40,3 +40,28 @@ def test_ranges_of_a_key_in_order_are_as_large_as_other_units(exporter: Exporter
     assert ranges(exporter, chunk_size_memory_mb=4) > 2
     assert exporter.run(**KEYSET, parallel=2).rows == ROWS
     assert sorted(exporter.column("id")) == list(range(1, ROWS + 1))
+
+
+#: Types whose arrays are another matter than those of numbers and texts, and one whose text sorts otherwise.
+KEYS = {
+    "array": "array[g % 7, g]",
+    "domain over an array": "array[g]::path_of",
+    "range": "int4range(g, g + 1)",
+    "char": "g::char(9)",
+    "integer": "g",
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_cut_in_its_own_order(db: TestDatabase, tmp_path: Path, key: str) -> None:
+    db.execute(
+        "CREATE DOMAIN path_of AS int[]",
+        f"CREATE TABLE t AS SELECT g AS id, {KEYS[key]} AS k FROM generate_series(1, 5000) g",
+        "ALTER TABLE t ALTER k SET NOT NULL, ADD UNIQUE (k)",
+        "VACUUM ANALYZE t",
+    )
+    exporter = Exporter(db, tmp_path)
+    keys = {**KEYSET, "chunk_by_key": "k", "chunk_size": 700}
+    assert ranges(exporter, **keys) == 8
+    assert exporter.run(**keys).rows == 5000
+    assert sorted(exporter.column("id")) == list(range(1, 5001))

@@ -250,7 +250,9 @@ class PostgresPlanner:
             wanted / max(self.relation.pages, 1),
             10 * ranges / max(rows, 1),
         )
-        statement = bounds.sampled_boundaries(self._from(), columns, ranges, min(100.0, 100.0 * share), upto)
+        types = [found.native_type if (found := self.facts.column(c)) else "" for c in columns]
+        percent = min(100.0, 100.0 * share)
+        statement = bounds.sampled_boundaries(self._from(), columns, types, ranges, percent, upto)
         return [tuple(str(value) for value in row) for row in self._rows(statement)]
 
     def index_cuts(self, column: str, rows: int, after: str, upto: str) -> list[str]:
