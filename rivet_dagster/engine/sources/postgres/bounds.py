@@ -27,8 +27,8 @@ lasts AS (SELECT DISTINCT ON (slice) {names}, slice FROM ranked ORDER BY slice, 
 SELECT {texts} FROM lasts WHERE slice < {ranges} - 1 ORDER BY slice"""
 
 #: The same of one column, in a fifth of the time: 30,000 rows in 3 ms instead of 15. A bare ``k`` in the last
-#: ORDER BY would be the text. Only for types whose arrays ``unnest`` gives back as they were: an array is in no
-#: array, and a composite would fall apart into its fields.
+#: ORDER BY would be the text. Only for types whose arrays ``unnest`` gives back as they were: an array is in
+#: no array, and a composite would fall apart into its fields.
 _SAMPLED_ONE: Final = """
 SELECT cuts.k::text FROM (SELECT DISTINCT k FROM unnest((
   SELECT percentile_disc(ARRAY[{fractions}]::double precision[]) WITHIN GROUP (ORDER BY {key})
