@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rivet_dagster.engine.sources.postgres import bounds
 from tests.services.exporting import Exporter
 from tests.services.postgres import TestDatabase
 
@@ -42,26 +43,41 @@ def test_ranges_of_a_key_in_order_are_as_large_as_other_units(exporter: Exporter
     assert sorted(exporter.column("id")) == list(range(1, ROWS + 1))
 
 
-#: Types whose arrays are another matter than those of numbers and texts, and one whose text sorts otherwise.
+#: Type -> (a key of it, whether its sample is cut by percentiles). An array is in no array.
 KEYS = {
-    "array": "array[g % 7, g]",
-    "domain over an array": "array[g]::path_of",
-    "range": "int4range(g, g + 1)",
-    "char": "g::char(9)",
-    "integer": "g",
+    "array": ("array[g % 7, g]", False),
+    "domain over an array": ("array[g]::path_of", False),
+    "range": ("int4range(g, g + 1)", False),
+    "char": ("g::char(9)", False),
+    "integer": ("g", True),
+    "bigint": ("g::bigint", True),
+    "text": ("g::text", True),
+    "timestamp": ("to_timestamp(g)", True),
 }
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_is_cut_in_its_own_order(db: TestDatabase, tmp_path: Path, key: str) -> None:
+def test_a_key_is_cut_in_its_own_order(
+    db: TestDatabase, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    sampled = bounds.sampled_boundaries
+
+    def noted(*args: Any) -> str:
+        asked.append(sampled(*args))
+        return asked[-1]
+
+    monkeypatch.setattr(bounds, "sampled_boundaries", noted)
+    value, quick = KEYS[key]
     db.execute(
         "CREATE DOMAIN path_of AS int[]",
-        f"CREATE TABLE t AS SELECT g AS id, {KEYS[key]} AS k FROM generate_series(1, 5000) g",
+        f"CREATE TABLE t AS SELECT g AS id, {value} AS k FROM generate_series(1, 5000) g",
         "ALTER TABLE t ALTER k SET NOT NULL, ADD UNIQUE (k)",
         "VACUUM ANALYZE t",
     )
     exporter = Exporter(db, tmp_path)
     keys = {**KEYSET, "chunk_by_key": "k", "chunk_size": 700}
     assert ranges(exporter, **keys) == 8
+    assert ["percentile_disc" in statement for statement in asked] == [quick]
     assert exporter.run(**keys).rows == 5000
     assert sorted(exporter.column("id")) == list(range(1, 5001))

@@ -97,9 +97,19 @@ _LOCAL: Final = (
 )
 
 
-#: What nearly all keys are.
+#: What nearly all keys are, as ``format_type`` names them.
 _SCALARS: Final = frozenset(
-    {"int2", "int4", "int8", "text", "varchar", "uuid", "date", "timestamp", "timestamptz"}
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "text",
+        "character varying",
+        "uuid",
+        "date",
+        "timestamp without time zone",
+        "timestamp with time zone",
+    }
 )
 
 
