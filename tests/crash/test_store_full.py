@@ -103,10 +103,14 @@ def test_no_room_left_in_the_middle_of_a_run(rig: Callable[..., Rig], at: str, b
 
 
 def test_no_room_left_in_the_middle_of_an_upload(rig: Callable[..., Rig]) -> None:
-    """The export itself fills it, when some pieces of its one part have arrived."""
+    """The export itself fills it, when some pieces of its one part have arrived.
+
+    It takes longer than the store, whose volumes say every five seconds that they are full."""
     this = rig("ample")
     _create_ample(this.project.db)
+    tuning = this.project.extra["tuning"]
     this.project.extra["max_file_size"] = "1GB"
+    this.project.extra["tuning"] = {**tuning, "throttle_ms": 400, "batch_size": 100}
     this.project.write()
     this.server.fill(this.client, room=16)
     child, arrived = this.project.start(**IMPATIENT), 0
@@ -116,6 +120,8 @@ def test_no_room_left_in_the_middle_of_an_upload(rig: Callable[..., Rig]) -> Non
         time.sleep(0.02)
     assert arrived > 0, child.log
     this.check_refused(child)
+    this.project.extra["tuning"] = tuning
+    this.project.write()
     this.ends_well()
 
 
