@@ -142,14 +142,11 @@ def open_engine(path: str, params: Options) -> Engine:
 
 def open_engine_to_run(path: str, params: Options, exports: Sequence[str]) -> Engine:
     """``open_engine`` for a command that runs ``exports`` at once; all of the config without names."""
-    config, connectors = load(path, params), {}
-    names = exports or tuple(e.name for e in config.exports)
-    if len(names) == 1:  # of many, the first one's start weighs nothing
-        from rivet_dagster.engine.run.early import connect_early
+    from rivet_dagster.engine.run.early import connect_early
 
-        if (connector := connect_early(config, names[0])) is not None:
-            connectors[names[0]] = connector
-    from rivet_dagster.engine.run.engine import Engine
+    config = load(path, params)
+    connectors = connect_early(config, exports or tuple(e.name for e in config.exports))
+    from rivet_dagster.engine.run.engine import Engine  # while they connect
 
     return Engine(config, connectors=connectors)
 

@@ -70,6 +70,9 @@ class Section(BaseModel):
 
     ``problems`` reports what a type alone cannot tell: keys that exclude or need each other. The loader
     calls it once the whole file has the right types; a model built in code is not checked by itself.
+
+    Modules of models leave ``from __future__ import annotations`` out: to evaluate the texts that it makes
+    of their annotations takes 5 ms of every start.
     """
 
     model_config = ConfigDict(

@@ -6,6 +6,7 @@ its catalog on a core of its own while this process loads what it will read the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from rivet_dagster.engine.errors import RivetError
@@ -26,21 +27,22 @@ def connector_of(config: RivetConfig, export: ExportConfig) -> PostgresConnector
     return PostgresConnector(config.source.resolve().conninfo_kwargs(), limits)
 
 
-def connect_early(config: RivetConfig, name: str) -> PostgresConnector | None:
-    """The connector of an export, with what a run of it needs first being opened in a thread.
+def connect_early(config: RivetConfig, exports: Sequence[str]) -> dict[str, PostgresConnector]:
+    """By export, the connector of the only one, with what its run needs first being opened in a thread.
 
-    None for an export or an address that is not known: whoever runs it says so.
+    Nothing for several, of which the first one's start weighs nothing, and nothing for an export or an
+    address that is not known: whoever runs it says so.
     """
-    export = next((e for e in config.exports if e.name == name), None)
+    export = next((e for e in config.exports if [e.name] == list(exports)), None)
     if export is None:
-        return None
+        return {}
     try:
         connector = connector_of(config, export)
     except RivetError:
-        return None
+        return {}
     warm = None
     if export.relation is not None:
         schema, table = export.relation
         warm = (catalog_sql.RELATION, {"schema": schema, "table": table})
     connector.prepare(1 + READERS_AHEAD, warm=warm)
-    return connector
+    return {export.name: connector}

@@ -21,18 +21,13 @@ from tests.live.postgres.rig import Rig, source_rows
 LIMIT_MS: Final = 1_000
 #: The program with a shorter limit than anybody would wait for.
 PROGRAM: Final = f"""
-import functools, os, socket
+import functools
 from rivet_dagster import cli
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from rivet_dagster.engine.run import early
+from tests.live.postgres.sockets import open_narrow
 early.SessionLimits = functools.partial(early.SessionLimits, idle_timeout_ms={LIMIT_MS})
-opened = PostgresConnector._open
-def narrowed(self):  # else the socket grows until it holds the large rows too
-    connection = opened(self)
-    with socket.socket(fileno=os.dup(connection.pgconn.socket)) as it:
-        it.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
-    return connection
-PostgresConnector._open = narrowed
+PostgresConnector._open = open_narrow  # else the socket holds the large rows too
 cli.main()
 """
 READS: Final = "query LIKE 'COPY%' AND backend_xmin IS NOT NULL"

@@ -55,7 +55,7 @@ def sessions(db: TestDatabase, wanted: int) -> int:
 def test_what_was_opened_ahead_is_taken_first_and_once(
     connector: PostgresConnector, db: TestDatabase
 ) -> None:
-    connector.open_ahead(1)
+    connector.prepare(1).join()
     assert sessions(db, 1) == 1
     with contextlib.closing(connector.connect()) as first:
         assert sessions(db, 1) == 1
@@ -66,24 +66,24 @@ def test_one_that_waited_too_long_is_closed_and_another_opened(
     connector: PostgresConnector, db: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connect, "_SPARE_S", 0.0)
-    connector.open_ahead(1)
+    connector.prepare(1).join()
     with contextlib.closing(connector.connect()) as taken:
         assert sessions(db, 1) == 1
         assert taken.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_what_nobody_took_is_closed(connector: PostgresConnector, db: TestDatabase) -> None:
-    connector.open_ahead(2)
+    connector.prepare(2).join()
     assert sessions(db, 2) == 2
     connector.close()
     assert sessions(db, 0) == 0
-    connector.open_ahead(1)  # a thread that was late
+    connector.prepare(1).join()  # a thread that was late
     assert sessions(db, 0) == 0
 
 
 def test_a_server_that_refuses_is_told_by_the_one_who_needs_it(db: TestDatabase) -> None:
     wrong = PostgresConnector({**conninfo_to_dict(db.url), "dbname": "nothing_here"}, SessionLimits())
-    wrong.open_ahead(2)
+    wrong.prepare(2).join()
     with pytest.raises(Exception, match="nothing_here"):
         wrong.connect()
 
@@ -103,8 +103,8 @@ def test_who_connects_takes_what_is_being_opened(connector: PostgresConnector, d
 
 
 def test_no_more_is_opened_than_is_lacking(connector: PostgresConnector, db: TestDatabase) -> None:
-    connector.open_ahead(2)
-    connector.open_ahead(2)
+    connector.prepare(2).join()
+    connector.prepare(2).join()
     connector.prepare(1)
     assert sessions(db, 2) == 2
 
@@ -144,7 +144,7 @@ RELATION = (catalog_sql.RELATION, {"schema": None, "table": "things"})
 def test_the_catalog_is_warm_in_a_session_that_looked_into_it(db: TestDatabase) -> None:
     db.execute("CREATE TABLE things (id int PRIMARY KEY)")
     with contextlib.closing(PostgresConnector(dict(conninfo_to_dict(db.url)), SessionLimits())) as connector:
-        connector.open_ahead(1, warm=RELATION)
+        connector.prepare(1, warm=RELATION).join()
         with contextlib.closing(connector.connect()) as warm, contextlib.closing(connector.connect()) as cold:
             assert not warm.info.transaction_status
             assert cached(warm) > cached(cold) * 1.2

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from typing import Any, Final
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -20,6 +17,7 @@ from rivet_dagster.engine.run.sink import UnitSink
 from rivet_dagster.engine.sources.postgres import pieces
 from rivet_dagster.engine.sources.postgres.connect import PostgresConnector
 from tests.live.postgres.rig import Rig, read_parquet, source_rows
+from tests.live.postgres.sockets import open_narrow
 
 #: Rows wide enough to fill what lies between server and reader: the server has to wait for our pauses.
 ROWS: Final = 4_000
@@ -37,16 +35,7 @@ SLOW: Final = "SELECT id, slow(id, 0.005) AS slept FROM things"
 
 @pytest.fixture(autouse=True)
 def _narrow_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between server and reader lies what a socket holds, which Linux lets grow to 32 MiB."""
-    opened = PostgresConnector._open
-
-    def narrowed(self: PostgresConnector) -> psycopg.Connection[Any]:
-        connection = opened(self)
-        with socket.socket(fileno=os.dup(connection.pgconn.socket)) as it:
-            it.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
-        return connection
-
-    monkeypatch.setattr(PostgresConnector, "_open", narrowed)
+    monkeypatch.setattr(PostgresConnector, "_open", open_narrow)
 
 
 @pytest.fixture(autouse=True)

@@ -263,27 +263,27 @@ RIVET_INLINE uint64_t mix16_words(u128 v, const uint8_t *s) {
     return fold_product((uint64_t)v ^ le64(s), (uint64_t)(v >> 64) ^ le64(s + 8));
 }
 
+/* mix16 of the 16 bytes at ``at`` of key || cell, which may begin in the key. head: of the cell. */
+RIVET_INLINE uint64_t mix16_across(uint64_t key, int kw, const uint8_t *p, u128 head, uint64_t at, const uint8_t *s) {
+    if (at >= (uint64_t)kw) return mix16(p + (at - (uint64_t)kw), s);
+    return mix16_words(key >> 8 * at | head << 8 * ((uint64_t)kw - at), s);
+}
+
 /* hash(key || cell) of up to 240 bytes together. Only the words that reach into the key are put together. */
 RIVET_INLINE uint64_t hash_keyed(uint64_t key, int kw, const uint8_t *p, uint64_t size) {
     const uint64_t n = (uint64_t)kw + size;
     const u128 head = head_of(p, size), first = key | head << 8 * kw;
-    if (n < 8) return hash_4_to_8((uint32_t)first, (uint32_t)(first >> 8 * (n - 4)), n);
-    if (n == 8) return hash_4_to_8((uint32_t)first, (uint32_t)((uint64_t)first >> 32), n);
+    if (n <= 8) return hash_4_to_8((uint32_t)first, (uint32_t)(first >> 8 * (n - 4)), n);
     if (n <= 16) return hash_9_to_16((uint64_t)first, (uint64_t)(first >> 8 * (n - 8)), n);
     uint64_t h = n * PRIME64_1;
     const uint8_t *joined = p - kw; /* never read before p */
     if (n <= 128) {
         for (uint64_t i = (n - 1) / 32; i > 0; i--) {
-            const uint64_t last = n - 16 * (i + 1);
             h += mix16(joined + 16 * i, secret + 32 * i);
-            h += last >= (uint64_t)kw ? mix16(joined + last, secret + 32 * i + 16)
-                                      : mix16_words(key >> 8 * last | head << 8 * ((uint64_t)kw - last),
-                                                    secret + 32 * i + 16);
+            h += mix16_across(key, kw, p, head, n - 16 * (i + 1), secret + 32 * i + 16);
         }
-        const uint64_t last = n - 16;
         h += mix16_words(first, secret);
-        h += last >= (uint64_t)kw ? mix16(joined + last, secret + 16)
-                                  : mix16_words(key >> 8 * last | head << 8 * ((uint64_t)kw - last), secret + 16);
+        h += mix16_across(key, kw, p, head, n - 16, secret + 16);
         return avalanche(h);
     }
     h += mix16_words(first, secret);

@@ -119,8 +119,12 @@ class PostgresConnector:
 
     def prepare(
         self, count: int, meanwhile: Callable[[], None] | None = None, *, warm: Question | None = None
-    ) -> None:
-        """In a thread of its own: ``open_ahead``, and then what is to be done ``meanwhile``."""
+    ) -> threading.Thread:
+        """In a thread: have ``count`` connections ready for those who connect next, then do ``meanwhile``.
+
+        What fails here is told to who connects next. ``warm`` is asked on the first of them, for nothing
+        but what the server then has in its caches: a new session's first look into the catalog takes 15 ms.
+        """
         missing = self._announce(count)
 
         def work() -> None:
@@ -128,15 +132,9 @@ class PostgresConnector:
             if meanwhile is not None:
                 meanwhile()
 
-        threading.Thread(target=work, daemon=True).start()
-
-    def open_ahead(self, count: int, *, warm: Question | None = None) -> None:
-        """Have ``count`` connections ready for the next calls of ``connect``.
-
-        What fails here is told to who connects next. ``warm`` is asked on the first of them, for nothing
-        but what the server then has in its caches: a new session's first look into the catalog takes 15 ms.
-        """
-        self._open_announced(self._announce(count), warm)
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
 
     def _announce(self, count: int) -> int:
         with self._changed:
