@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -103,23 +105,27 @@ def test_no_room_left_in_the_middle_of_a_run(rig: Callable[..., Rig], at: str, b
 
 
 def test_no_room_left_in_the_middle_of_an_upload(rig: Callable[..., Rig]) -> None:
-    """The export itself fills it, when some pieces of its one part have arrived.
+    """Some pieces of its one part have arrived when it fills up.
 
-    It takes longer than the store, whose volumes say every five seconds that they are full."""
+    The run stands still meanwhile: this store tells some seconds late that it is full."""
     this = rig("ample")
     _create_ample(this.project.db)
     tuning = this.project.extra["tuning"]
     this.project.extra["max_file_size"] = "1GB"
     this.project.extra["tuning"] = {**tuning, "throttle_ms": 400, "batch_size": 100}
     this.project.write()
-    this.server.fill(this.client, room=16)
-    child, arrived = this.project.start(**IMPATIENT), 0
-    while child.code is None:
-        for upload in this.uploads():
-            arrived = max(arrived, _pieces(this.client, upload))
-        time.sleep(0.02)
-    assert arrived > 0, child.log
-    this.check_refused(child)
+    child = this.project.start(**IMPATIENT)
+    try:
+        while not any(_pieces(this.client, upload) for upload in this.uploads()):
+            assert child.code is None, child.log
+            time.sleep(0.02)
+        os.kill(child.pid, signal.SIGSTOP)
+        this.server.fill(this.client)
+        child.resume()
+        child.wait()
+        this.check_refused(child)
+    finally:
+        child.kill()
     this.project.extra["tuning"] = tuning
     this.project.write()
     this.ends_well()

@@ -71,19 +71,17 @@ class S3Server:
         with self.named():
             return S3Bucket(DestinationConfig(**self.destination(name)))
 
-    def fill(self, client: S3Bucket, *, room: int = 0) -> None:
-        """Until it refuses. room: volumes that then are empty again. For servers of ``SMALL``."""
+    def fill(self, client: S3Bucket) -> None:
+        """Until it refuses. For servers of ``SMALL``."""
         data = bytes(_VOLUME)
         md5 = hashlib.md5(data).digest()
         with contextlib.suppress(UnexplainedError):
             while True:
                 client.put(f"{_FILLER}{secrets.token_hex(8)}", data, md5, None)
-        if room:
-            self.free(client, room)
 
-    def free(self, client: S3Bucket, volumes: int | None = None) -> None:
-        """Remove what fills it, or so much of it, until it has the room back."""
-        fillers = list(client.list(_FILLER))[:volumes]
+    def free(self, client: S3Bucket) -> None:
+        """Remove what fills it, until it has the room back."""
+        fillers = list(client.list(_FILLER))
         for filler in fillers:
             client.delete(filler.key)
         vacuum = f"http://127.0.0.1:{self.master}/vol/vacuum?garbageThreshold=0.0001"

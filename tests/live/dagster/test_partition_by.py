@@ -14,13 +14,14 @@ from tests.live.dagster.conftest import Project, plain
 TABLE = dg.AssetKey(["rivet", "visits"])
 CHUNKS = dg.AssetKey(["rivet", "visits", "chunks"])
 NULLS = dg.AssetKey(["rivet", "visits", "nulls"])
-TODAY = datetime.now(UTC).date()
-NEXT_YEAR = TODAY + timedelta(days=365)
+#: In no window, which end with yesterday; tomorrow, so that midnight may pass while the tests run.
+TOMORROW = datetime.now(UTC).date() + timedelta(days=1)
+NEXT_YEAR = TOMORROW + timedelta(days=364)
 
 VISITS = (
     "CREATE TABLE visits (n int PRIMARY KEY, day date)",
     "INSERT INTO visits VALUES (1, '2024-01-01'), (2, '2024-01-02'), (3, '2024-01-02'), (4, '2024-01-04'),"
-    f" (5, NULL), (6, '2019-05-05'), (7, '{TODAY}'), (8, '{NEXT_YEAR}')",
+    f" (5, NULL), (6, '2019-05-05'), (7, '{TOMORROW}'), (8, '{NEXT_YEAR}')",
     "CREATE INDEX ON visits (day)",
 )
 
@@ -67,7 +68,7 @@ def test_without_a_start_the_partitions_are_the_folders_that_there_are(visits: P
     visits.write(EXPORT)
     result = visits.run("export_visits")
     assert result.success
-    days = ["2019-05-05", "2024-01-01", "2024-01-02", "2024-01-04", str(TODAY), str(NEXT_YEAR), "null"]
+    days = ["2019-05-05", "2024-01-01", "2024-01-02", "2024-01-04", str(TOMORROW), str(NEXT_YEAR), "null"]
     assert partitions(visits, result) == days
     assert visits.instance.get_dynamic_partitions("rivet__visits") == days
     second = plain(visits.materialized(result, CHUNKS)[2].metadata)
@@ -89,7 +90,8 @@ def test_a_table_run_fills_the_windows_of_time_and_the_rows_without_one(visits: 
     graph = visits.defs.resolve_asset_graph()
     windows = graph.get(CHUNKS).partitions_def
     assert isinstance(windows, dg.TimeWindowPartitionsDefinition)
-    assert windows.get_last_partition_key() == str(TODAY - timedelta(days=1))
+    at = datetime(2024, 2, 1, tzinfo=UTC)
+    assert windows.get_partition_keys(current_time=at)[-1] == "2024-01-31"
     found = visits.instance.get_status_by_partition(CHUNKS, ["2024-01-02", "2024-01-03"], windows)
     assert {k: v and v.name for k, v in (found or {}).items()} == {
         "2024-01-02": "MATERIALIZED",
